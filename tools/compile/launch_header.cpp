@@ -2,21 +2,23 @@
 #include "tools/compile/launch_header.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
 #include <fmt/format.h>
+#include <ranges>
+#include <string_view>
 
 #include "codegen/ceil_div.h"
 #include "codegen/choose/gpu_element.h"
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/headers.h"
 #include "codegen/source/source_text.h"
 
 namespace attune::tools {
 namespace {
 
-// The structs of args.cuh in the C that C99, C11 and C++ share. The header checks their sizes below
-// against those of the device files.
-constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
+constexpr std::string_view guard = R"(#ifndef ATTUNE_LAUNCH
 #define ATTUNE_LAUNCH
 #if defined(__cplusplus)
 #define ATTUNE_ALIGNED(bytes) alignas(bytes)
@@ -27,81 +29,74 @@ constexpr std::string_view structs = R"(#ifndef ATTUNE_LAUNCH
 #endif
 /* fails to compile where the condition does not hold */
 #define ATTUNE_REQUIRE(name, condition) typedef char name[(condition) ? 1 : -1]
-struct attune_tensor_map { ATTUNE_ALIGNED(64) unsigned long long words[16]; }; /* a CUtensorMap */
-struct attune_strided { void* data; long long batch, head, position, element; }; /* strides in elements */
-struct attune_rows { float* data; long long batch, head, position; }; /* null: not asked for */
-struct attune_numbers { const int* at; long long stride; }; /* one for each batch entry; null: all have the call's */
-struct attune_page_table { const int* at; long long entry, nth; int rows, count; }; /* page table [batch, n] and its strides */
-struct attune_entries {
-  int batch, group;     /* group: query heads of a key head */
-  int q_len, kv_len;    /* packed: of the longest sequence; with kv_lens: an upper bound */
-  int q_offset, kv_offset;
-  int kv_shared;        /* k and v have one batch entry for all */
-  int tile_stride;      /* ints a row of tiles: 4 + 2 * ceil(kv_len / TILE_KV) */
-  int tile_batches, tile_heads;
-  const int* q_starts;  /* packed: batch + 1 starts of each, else null */
-  const int* kv_starts;
-  const int* tiles;     /* lists, written by the kernel `cover`, else null */
-  struct attune_numbers kv_lens, q_offsets; /* of calls whose entries have their own */
-  struct attune_page_table page_table;      /* then batch in k and v is a page's stride */
-};
-struct attune_forward_args {
-  struct attune_entries entries;
-  struct attune_tensor_map q_map, k_map, v_map, o_map;
-  struct attune_strided q, k, v, o;
-  struct attune_rows lse, max;
-  int q_heads, d, dv;
-  int order_count;      /* how many tiles `order` has; without an order: positions of q / TILE_Q + batch */
-  const int* order;     /* packed, where blocks stay: (sequence, tile) of each tile of queries of a set of heads; or null */
-  int section;          /* sets of heads (most have one) whose keys and values stay in the cache together */
-  unsigned* next;       /* a dynamic schedule's counter: 0 before the launch */
-};
-struct attune_decode_args {
-  struct attune_entries entries;
-  struct attune_strided q, k, v, o;
-  struct attune_rows lse, max;
-  int sets, sets_of_group; /* sets of heads that share a tile of queries, in all and of a key head */
-  float* parts;       /* of tiles that blocks share */
-  unsigned* arrivals; /* one for each block, 0 before the launch */
-  int paired; /* each tile is shared by two blocks, launched as a cluster, which count no arrivals; else 0 */
-};
-struct attune_cut_tile { int tile, first, count; };
-struct attune_mla_args {
-  struct attune_decode_args decode; /* sets: clusters that a batch entry's rows take, and a key head's; no arrivals */
-  struct attune_tensor_map q_map, k_map;
-  struct attune_cut_tile* cut; /* one for each cluster */
-  int cuts;                    /* how many */
-};
-/* where results over other keys are merged in, or keys are split at fixed places */
-struct attune_further {
-  struct attune_strided o_before;
-  struct attune_rows lse_before;
-  int o_before_type;   /* of its elements: 0 f32, 1 f16, 2 bf16 */
-  int split_steps, splits; /* steps of TILE_KV keys, a multiple of the block's warps; the most that a tile has: then parts are
-                          splits * tiles * q_len * ... floats, and each tile has an arrival */
-};
+)";
+
+/// The structs of args.cuh that a launch of a forward needs; a struct comes after those of its members.
+constexpr std::array<std::string_view, 13> structs{"Numbers", "PageTable",   "Entries",    "TensorMap", "Strided",
+                                                   "Rows",    "ForwardArgs", "DecodeArgs", "CutTile",   "MlaArgs",
+                                                   "Further", "KeyParts",    "CoverArgs"};
+/// Those with members that only some calls have.
+constexpr std::string_view further_structs = R"(
 struct attune_forward_args_further { struct attune_forward_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
-/* where several blocks share the keys of a tile of queries */
-struct attune_key_parts {
-  int count;      /* parts of a tile, 1 to 32 */
-  int positions;  /* q_len; packed: of all sequences */
-  long long rows; /* of a part: batch * q_heads * positions; packed: q_heads * positions */
-  float* o;       /* count * rows * dv floats */
-  float* sums;    /* count * rows * 2 */
-  float* rests;   /* rows * 2 */
-  int o_type;     /* of elements of o: 1 f16, 2 bf16 */
-};
 struct attune_forward_args_in_parts { struct attune_forward_args_further further; ATTUNE_ALIGNED(64) struct attune_key_parts parts; };
 struct attune_decode_args_further { struct attune_decode_args args; struct attune_further further; };
 struct attune_mla_args_further { struct attune_mla_args args; ATTUNE_ALIGNED(64) struct attune_further further; };
-struct attune_cover_args {
-  struct attune_entries entries; /* its tiles are not read */
-  int* into;                     /* the lists */
-  int m, n; /* TILE_Q and TILE_KV of the kernel that reads the lists */
-  unsigned* next; /* set to 0, or null */
-  unsigned* visited; /* null */
-};
 )";
+
+/// ForwardArgs is attune_forward_args.
+std::string c_name(std::string_view name) {
+  std::string out = "attune";
+  for (const char c : name) {
+    if (std::isupper(static_cast<unsigned char>(c))) out += '_';
+    out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+/// A line of a struct of args.cuh in the C that C99, C11 and C++ share: members have no initial values.
+std::string c_line(std::string_view line) {
+  std::string_view code = line.substr(0, line.find("//")), comment = line.substr(code.size());
+  code.remove_prefix(std::min(code.find_first_not_of(' '), code.size()));
+  comment.remove_prefix(std::min(comment.find_first_not_of("/< "), comment.size()));
+  if (code.starts_with("alignas(")) code.remove_prefix(code.find(' ') + 1);
+  const std::string_view type = code.substr(0, code.find_first_of(" *"));
+  std::string out(line.substr(0, line.find_first_not_of(' ')));
+  if (std::ranges::find(structs, type) != structs.end())
+    out += "struct " + c_name(type);
+  else
+    out += type == "Stored" ? "int" : type;
+  const std::string_view rest = code.substr(type.size(), code.find_first_of("=;") - type.size());
+  out += rest.substr(0, rest.find_last_not_of(' ') + 1);
+  if (!code.empty()) out += comment.empty() ? ";" : "; ";
+  return comment.empty() ? out : fmt::format("{}/* {} */", out, comment);
+}
+
+/// The struct of args.cuh in C, after what is said of it there. What it derives from is its first member.
+std::string c_struct(std::string_view name) {
+  const auto args = std::ranges::find(codegen::headers(), "codegen/cuda/contract/args.cuh", &codegen::Header::name);
+  std::string about, out;
+  for (const auto part : std::views::split(std::string_view(args->text), '\n')) {
+    const std::string_view line(part.begin(), part.end());
+    if (!out.empty()) {
+      if (line == "};") return about + out + "};\n";
+      out += c_line(line) + '\n';
+    } else if (line.starts_with("///")) {
+      about += c_line(line) + '\n';
+    } else if (const bool aligned = line.starts_with("struct alignas(64) ");
+               line.starts_with("struct ") && line.substr(aligned ? 19 : 7).starts_with(fmt::format("{} ", name))) {
+      out = fmt::format("struct {} {{\n", c_name(name));
+      for (const std::string_view base : {"Entries", "DecodeArgs"})
+        if (line.ends_with(fmt::format(" : {} {{", base))) {
+          const std::string type = c_name(base);
+          out += fmt::format("  struct {} {};\n", type, type.substr(7, type.find("_args") - 7));
+        }
+      if (aligned) out += "  ATTUNE_ALIGNED(64)\n";
+    } else if (!line.starts_with("template ")) {
+      about.clear();
+    }
+  }
+  throw Bug(fmt::format("args.cuh has no struct {}", name));
+}
 
 std::string upper(std::string text) {
   for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::toupper(c)) : '_';
@@ -219,7 +214,9 @@ std::string launch_header(const Launch& launch) {
   std::string about = launch.mod.text() + "target   " + launch.target + "\n" + how(launch);
   for (std::size_t at = 0; (at = about.find("*/", at)) != std::string::npos; ++at) about.insert(at + 1, " ");
   std::string out = fmt::format("/* {}: a kernel made by attune, and how to launch it\n{}\n*/\n{}", launch.name, about,
-                                structs);
+                                guard);
+  for (const std::string_view name : structs) out += c_struct(name);
+  out += further_structs;
   out += required("attune_forward_args", sizeof(ForwardArgs)) + required("attune_decode_args", sizeof(DecodeArgs)) +
          required("attune_forward_args_further", sizeof(Further<ForwardArgs>)) +
          required("attune_forward_args_in_parts", sizeof(InParts<ForwardArgs>)) +
