@@ -264,7 +264,7 @@ constexpr std::pair<std::string_view, const attune_tensor * attune_new_keys::*> 
     {"slots", &attune_new_keys::slots}};
 
 /// The text is `k_scale v_scale`, then the names of the arguments. The results are k and v, in the same memory.
-xla::Error* append(const xla::Frame& frame, attune_device device, attune_with* with) {
+xla::Error* append_keys(const xla::Frame& frame, attune_device device, attune_with* with) {
   const Asked asked(frame);
   std::string_view rest = asked.text;
   const auto word = [&] {
@@ -349,7 +349,7 @@ void add_jax(nb::module_& m, HandleOf handle_of) {
     };
     nb::dict out;
     out["attune"] = both(handler<ATTUNE_CPU, run>, handler<ATTUNE_CUDA, run>);
-    out["attune_append"] = both(handler<ATTUNE_CPU, append>, handler<ATTUNE_CUDA, append>);
+    out["attune_append"] = both(handler<ATTUNE_CPU, append_keys>, handler<ATTUNE_CUDA, append_keys>);
     return out;
   });
 }
