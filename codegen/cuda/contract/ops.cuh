@@ -137,7 +137,7 @@ __device__ inline auto sum(Body body) {
   return total;
 }
 
-// ---- random: Philox 4x32-10 as in ir/random.h -----------------------------------------------------------------------
+// ---- random: Philox 4x32-10 as in ir/eval.h -------------------------------------------------------------------------
 
 /// ir::philox of the counter {c0, c1, c2, c3} and the key {k0, k1}.
 __device__ inline void philox(unsigned& c0, unsigned& c1, unsigned& c2, unsigned& c3, unsigned k0, unsigned k1) {

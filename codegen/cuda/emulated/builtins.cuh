@@ -39,7 +39,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace attune::emulated {
 
-/// A variable `__shared__ T name` becomes this: see files.cpp of runtime/engines/emulated.
+/// A variable `__shared__ T name` becomes this: see files.cpp of runtime/platform/emulated.
 template <class T>
 T& shared_variable(const char* name) {
   return *static_cast<T*>(attune_machine->shared_variable(name, sizeof(T), alignof(T)));

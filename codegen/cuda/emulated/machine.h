@@ -1,7 +1,7 @@
 // codegen/cuda/emulated/machine.h — what a kernel that was compiled for the host calls, and what answers: the emulated
 // multiprocessor
 //
-// Both sides include this: a kernel's page, by way of builtins.cuh, and runtime/engines/emulated. Only C++ is used.
+// Both sides include this: a kernel's page, by way of builtins.cuh, and runtime/platform/emulated. Only C++ is used.
 #pragma once
 
 namespace attune::emulated {
