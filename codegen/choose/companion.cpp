@@ -107,7 +107,8 @@ KernelPlan once_more(const GpuParts& parts, const KernelPlan& plan) {
               {"width", static_cast<int>(plan.spec.d)},
               {"width_v", static_cast<int>(plan.spec.dv)},
               {"vector", plan.spec.load},
-              {"exact", plan.spec.exact}};
+              {"exact", plan.spec.exact},
+              {"holds_queries", 1}};
   if (parts.facts.listed) tile.own.insert(tile.own.end(), {{"visits_m", plan.tile.m}, {"visits_n", plan.tile.n}});
   return out;
 }

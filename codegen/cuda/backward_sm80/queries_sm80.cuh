@@ -32,6 +32,14 @@ struct alignas(128) StaticLine {
   uint4 units[8];
 };
 
+/// True if a warp keeps its queries and their grad_o in registers, and keys and values then load where these were. Read
+/// again for each tile of keys, they are a third of what the products read of shared memory, which bounds them; but
+/// next to sums of dq there is no room.
+template <class Tile>
+constexpr bool holds_queries = requires {
+  requires Tile::holds_queries != 0;
+};
+
 /// Not inlined, so it does not raise the caller's register count.
 template <class Tile, class User>
 __device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, const User& user, unsigned shared);
@@ -47,7 +55,9 @@ struct Queries80 {
   static constexpr bool exact = Tile::exact && size == 4;
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
-  static_assert(m == 16 * Tile::warps && n % 16 == 0);
+  /// Of keys and values.
+  static constexpr int stages = holds_queries<Tile> ? 2 : Tile::stages;
+  static_assert(m == 16 * Tile::warps && n % 16 == 0 && (!holds_queries<Tile> || (n <= m && Tile::stages == 1)));
   static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
   static constexpr GradientTraits terms = User::gradient;
 
@@ -69,6 +79,11 @@ struct Queries80 {
   Reach<User> reach[2];
   RowEnd end[2];
   Fragment<1, Tile::d> dq;
+  /// Operands of a warp's 16 rows, if it holds them.
+  template <int steps>
+  using Held = unsigned[holds_queries<Tile> ? steps : 1][4];
+  Held<Tile::d / per_step> held_q;
+  Held<Tile::dv / per_step> held_grad_o;
   float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
   float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
 
@@ -111,13 +126,19 @@ struct Queries80 {
     load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
         shared + Shared::grad_o, rows(args.grad_o, at.h, entry.queries.start), first_query(), entry.queries.length);
   }
+  __device__ unsigned keys_at(int stage) const {
+    if constexpr (holds_queries<Tile>) return shared + (stage == 0 ? Shared::k : 0);
+    return shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes);
+  }
+  __device__ unsigned values_at(int stage) const {
+    if constexpr (holds_queries<Tile>) return keys_at(stage) + Shared::k_bytes;
+    return shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+  }
   __device__ void load_keys(int kv_tile, int stage) {
-    load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(shared + Shared::k +
-                                                                      static_cast<unsigned>(stage * Shared::k_bytes),
-                                                                  key_rows(args.k), kv_tile * n, entry.keys.length);
-    load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, false>(shared + Shared::v +
-                                                                         static_cast<unsigned>(stage * Shared::v_bytes),
-                                                                     key_rows(args.v), kv_tile * n, entry.keys.length);
+    load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(keys_at(stage), key_rows(args.k), kv_tile * n,
+                                                                  entry.keys.length);
+    load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, false>(values_at(stage), key_rows(args.v), kv_tile * n,
+                                                                     entry.keys.length);
   }
 
   __device__ auto walk() const {
@@ -182,19 +203,40 @@ struct Queries80 {
       }
   }
 
+  /// This warp's rows in shared memory.
+  __device__ auto q_rows() const {
+    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+  }
+  __device__ auto grad_o_rows() const {
+    return by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
+  }
+  __device__ void hold_queries() {
+    const auto hold = [](auto& to, const auto& rows) {
+#pragma unroll
+      for (int step = 0; step < static_cast<int>(sizeof(to) / sizeof(to[0])); ++step)
+        load_blocks(to[step], rows.at(0, step));
+    };
+    hold(held_q, q_rows());
+    hold(held_grad_o, grad_o_rows());
+  }
+
   template <Pass P>
   __device__ void compute(int kv_tile, bool partial, int stage, float (&deltas)[2]) {
-    const unsigned k = shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes),
-                   v = shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    const unsigned k = keys_at(stage), v = values_at(stage);
     Fragment<1, n> s, dp;
-    const auto q_at = by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
-    const auto grad_o_at = by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch),
-                                          lane);
+    const auto from = [](const auto& held, const auto& rows) {
+      return [&](unsigned(&a)[4], int, int step) {
+        if constexpr (holds_queries<Tile>)
+          for (int i = 0; i < 4; ++i) a[i] = held[step][i];
+        else
+          load_blocks(a, rows.at(0, step));
+      };
+    };
+    const auto q_at = q_rows();
+    const auto grad_o_at = grad_o_rows();
     // S = Q K^T, dP = dO V^T
-    dots<Element, exact, Tile::d / per_step, 1, n>(
-        s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, q_at.at(0, step)); }, by_bytes<QLine>(k, lane));
-    dots<Element, exact, Tile::dv / per_step, 1, n>(
-        dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, grad_o_at.at(0, step)); }, by_bytes<VLine>(v, lane));
+    dots<Element, exact, Tile::d / per_step, 1, n>(s, from(held_q, q_at), by_bytes<QLine>(k, lane));
+    dots<Element, exact, Tile::dv / per_step, 1, n>(dp, from(held_grad_o, grad_o_at), by_bytes<VLine>(v, lane));
     // P = exp2(S - lse), dS = P (dP - delta)
     if (partial)
       weigh<P, true>(s, dp, kv_tile, deltas);
@@ -209,19 +251,25 @@ struct Queries80 {
   template <Pass P, class W>
   __device__ void visit(W& walk, float (&deltas)[2]) {
     const auto load = [&](int i) {
-      load_keys(walk.tile(i), i % Tile::stages);
+      load_keys(walk.tile(i), i % stages);
       copy_commit();
     };
     __syncthreads();
     load(0);
+    if constexpr (holds_queries<Tile>) {
+      copy_wait<0>();
+      __syncthreads();
+      hold_queries();
+    }
     for (int i = 0; i < walk.count; ++i) {
       copy_wait<0>();
       __syncthreads();
       const bool more = i + 1 < walk.count;
-      if (more && Tile::stages > 1) load(i + 1);
       const int kv_tile = walk.tile(i);
-      compute<P>(kv_tile, !walk.is_full(i) || (kv_tile + 1) * n > entry.keys.length, i % Tile::stages, deltas);
-      if (more && Tile::stages == 1) {
+      const bool partial = !walk.is_full(i) || (kv_tile + 1) * n > entry.keys.length;
+      if (more && stages > 1) load(i + 1);
+      compute<P>(kv_tile, partial, i % stages, deltas);
+      if (more && stages == 1) {
         __syncthreads();
         load(i + 1);
       }

@@ -15,7 +15,8 @@ constexpr bool reads_visits = requires {
   Tile::visits_n;
 };
 
-/// In the place of a Walk, whose tiles are asked for one after another, by whole warps. Tiles rise.
+/// In the place of a Walk, by whole warps; tiles are asked for one after another, and is_full() is of the last one that
+/// was. Tiles rise.
 template <class Tile>
 class VisitedKeys {
  public:
