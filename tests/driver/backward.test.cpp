@@ -146,6 +146,44 @@ TEST_CASE("an H200 has one kernel for the whole backward, which also sums by hea
         Names{"rows", "cover", "backward_sm90", "end_queries_sm90", "repair_sm80", "sum_pairs", "store_sums"});
 }
 
+TEST_CASE("the most steps that a set of captured gradients needs have room on the stream", "[driver]") {
+  const Device gpu = Device::cuda(h200);
+  const auto starts = Device::cpu().array<int>({3});
+  starts.data()[1] = 100, starts.data()[2] = length;
+  const auto rows = [&](std::int64_t heads) { return gpu.array<bf16>({length, heads, narrow}); };
+  const Call tensors(h200);
+  const Array<float> table = tensors.table;
+  const Array<bf16> q = rows(4), k = rows(2), v = rows(2), grad_o = rows(4), o = rows(4), dq = rows(4), dk = rows(2),
+                    dv = rows(2);
+  const Array<float> lse = gpu.array<float>({4, length});
+  const Backward call{.q = q,
+                      .k = k,
+                      .v = v,
+                      .grad_o = grad_o,
+                      .o = o,
+                      .lse = lse,
+                      .dq = dq,
+                      .dk = dk,
+                      .dv = dv,
+                      .captured = {{.of = table, .into = tensors.grad_table}},
+                      .cu_seqlens_q = starts,
+                      .cu_seqlens_kv = starts};
+  // Along diagonals, by row, pair by pair, and of a sink, with delta to sum and lists of tiles.
+  const Attention all{.score = [=](Float s, At at) { return s + table[at.q - at.kv + length] + table[at.q]; },
+                      .mask = tensors.documents().mask,
+                      .prob = [=](Float p, At at) { return p * p * table[at.q * at.kv % 7]; },
+                      .sink = [=](SinkAt at) { return table[at.head]; }};
+  // In any order of additions the sums of dq are cleared too.
+  const codegen::Preference unordered{codegen::variant("backward_sm90:ordered=0"), true, ""};
+  runtime::run(all, call, &unordered);
+  fake::forget();
+  runtime::run(all, call, &unordered);
+  CHECK(fake::calls("cuMemcpyAsync") == 1);     // starts
+  CHECK(fake::calls("cuMemsetD32Async") == 4);  // exact sums, those along diagonals, counters, sums of dq
+  // Rows, a table, delta, the kernel, dq, a repair, sinks, diagonals, pairs; and the gradient.
+  CHECK(fake::launches().size() == 10);
+}
+
 TEST_CASE("an H200 sums along diagonals in its one kernel, and spreads the sums behind the repair", "[driver]") {
   const Call call(h200);
   const Names all{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "spread_diagonals", "store_sums"};

@@ -88,9 +88,10 @@ class Launches {
   void companions(const LoadedKernel& kernel, codegen::Companion::When when, const codegen::LaunchCall& call,
                   void* arguments);
 
-  // A backward has the most steps: starts, captured sums, diagonals, counters, sums of dq if they are added in any
-  // order, stored dS, rows, a table, the kernel, and six kernels after it.
-  static constexpr std::size_t most = 15;
+  // A packed backward has the most steps: starts, captured sums, those along diagonals, counters, sums of dq if they
+  // are added in any order, rows, a table, delta, the kernel, and five kernels after it. One that stores dS has neither
+  // starts nor diagonals.
+  static constexpr std::size_t most = 14;
   std::array<Slot, most> slots_;
   std::size_t count_ = 0, used_ = 0;
   std::vector<int> sent_;  ///< the ints of the one step that sends
