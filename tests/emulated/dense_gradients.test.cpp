@@ -19,6 +19,7 @@ struct By {
   DType type = DType::bf16;  ///< of the bias's gradient
   std::string kernel = "backward_sm90:copies=0";
   std::int64_t ds_bytes = std::int64_t{1} << 30;
+  std::string prob = "p";
 };
 
 /// What is wrong with the gradients, that of the bias among them.
@@ -26,7 +27,7 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
                   const By& by = {}) {
   Text text;
   text.capture("bias", bias.tensor);
-  const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+  const Attention attention{.score = text.score(score), .mask = text.mask(mask), .prob = text.prob(by.prob)};
   Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
   engine.backward = [&, preference = codegen::Preference{codegen::variant(by.kernel), true, ""}](
                         const Subject& subject, const Backward& call, const compiler::Problem& problem) {
@@ -103,6 +104,10 @@ TEST_CASE("launches for some of the keys each keep their dS in the same workspac
       CHECK(wrong("s + bias[h, q, kv]", mask, dense({2, 130, 700}), longer, {.ds_bytes = tiles * of_tile}) == "");
     }
   CHECK(wrong("s + bias[b, q, kv]", "bias[b, q, kv] > 0.1f", dense({2, 130, 700}), longer, {.ds_bytes = 1}) == "");
+  // Delta is summed once, before the first launch.
+  for (const std::string copies : {"0", "1"})
+    CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 300", dense({2, 130, 704}), longer,
+                {.kernel = "backward_sm90:copies=" + copies, .ds_bytes = 2 * of_tile, .prob = "p * p"}) == "");
 }
 
 TEST_CASE("dS is multiplied by the derivative of the score by its bias", "[emulated]") {
