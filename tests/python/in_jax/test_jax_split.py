@@ -14,6 +14,13 @@ pytestmark = pytest.mark.skipif(len(jax.devices("cpu")) < 4, reason="needs four 
 COLLECTIVE = ("all-gather", "all-to-all", "collective-permute", "dynamic-slice")
 
 
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    """What one device computes has the bits of others of its kind alone."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
 @pytest.fixture
 def mesh():
     return Mesh(np.array(jax.devices("cpu")[:4]).reshape(2, 2), ("data", "model"))
