@@ -29,7 +29,7 @@ def test_the_page():
 
 
 @pytest.mark.parametrize("name", ["attune.torch", *(f"attune.torch.{m}" for m in (
-    "_activate", "_engine", "_flex", "_module", "_paged", "_sdpa", "_transformer_engine", "_varlen"))])
+    "_activate", "_engine", "_flex", "_paged", "_sdpa", "_transformer_engine", "_varlen"))])
 def test_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed
