@@ -109,7 +109,7 @@ void tell(const Found& found, std::uint64_t seed, double seconds) {
 }  // namespace
 
 // Environment variables: ATTUNE_FUZZ=N mods, ATTUNE_FUZZ_FROM=N the first one's seed, ATTUNE_TEST_SAY=1 a line of JSON
-// for each. tools/bench/splice_soak.py runs many processes.
+// for each.
 TEST_CASE("random mods spliced have no register and no spill that they have not as wholes", "[splice]") {
   if (skips_compiling()) return;
   const std::uint64_t count = number("ATTUNE_FUZZ", turn() ? 2 : 4),
