@@ -29,13 +29,6 @@ attune_picture picture(const Call& c, nb::handle where) {
   return p;
 }
 
-/// Runs `function` without the GIL and returns its result.
-template <class Function>
-attune_error* released(const Function& function) {
-  const Released running;
-  return function();
-}
-
 }  // namespace
 
 Attention::Attention(const std::vector<Text>& parts, const std::vector<std::pair<nb::str, nb::str>>& lets,
@@ -70,17 +63,13 @@ Attention::Attention(const std::vector<Text>& parts, const std::vector<std::pair
 
 void Attention::run(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
                     const nb::tuple& numbers) const {
-  Call c(*this, pass);
-  c.take(named);
-  c.bind(captured, grads, numbers);
+  Call c(*this, pass, named, captured, grads, numbers);
   c.with.finish(released([&] { return attune_run(attention, &c.call, c.options()); }));
 }
 
 std::pair<std::size_t, std::size_t> Attention::prepare(int pass, nb::handle named, const nb::tuple& captured,
                                                        nb::handle grads, const nb::tuple& numbers) const {
-  Call c(*this, pass);
-  c.take(named);
-  c.bind(captured, grads, numbers);
+  Call c(*this, pass, named, captured, grads, numbers);
   std::size_t workspace = 0, cover = 0;
   c.with.finish(released([&] { return attune_prepare(attention, &c.call, c.options(), &workspace, &cover); }));
   return {workspace, cover};
@@ -88,16 +77,12 @@ std::pair<std::size_t, std::size_t> Attention::prepare(int pass, nb::handle name
 
 void Attention::prepare_async(int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
                               const nb::tuple& numbers) const {
-  Call c(*this, pass);
-  c.take(named);
-  c.bind(captured, grads, numbers);
+  Call c(*this, pass, named, captured, grads, numbers);
   check(attune_prepare_async(attention, &c.call));
 }
 
 double Attention::least(int rounds, int count, nb::handle named, const nb::tuple& captured) const {
-  Call c(*this, ATTUNE_FORWARD);
-  c.take(named);
-  c.bind(captured, nb::none(), nb::tuple());
+  Call c(*this, ATTUNE_FORWARD, named, captured, nb::none(), nb::tuple());
   double best = 1;
   for (int round = 0; round < rounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
@@ -109,9 +94,7 @@ double Attention::least(int rounds, int count, nb::handle named, const nb::tuple
 }
 
 nb::object Attention::cover(nb::handle named, const nb::tuple& captured, const nb::tuple& numbers) const {
-  Call c(*this, ATTUNE_FORWARD);
-  c.take(named);
-  c.bind(captured, nb::none(), numbers);
+  Call c(*this, ATTUNE_FORWARD, named, captured, nb::none(), numbers);
   attune_cover* lists = nullptr;
   c.with.finish(released([&] { return attune_cover_new(attention, &c.call, c.options(), &lists); }));
   if (!lists) return nb::none();
@@ -120,22 +103,13 @@ nb::object Attention::cover(nb::handle named, const nb::tuple& captured, const n
   return nb::cast(made.release(), nb::rv_policy::take_ownership);
 }
 
-std::string Attention::explain() const {
-  char* text = nullptr;
-  check(attune_explain(attention, &text));
-  return taken(text);
-}
+std::string Attention::explain() const { return written(attune_explain, attention); }
 
-std::string Attention::describe() const {
-  char* json = nullptr;
-  check(attune_describe(attention, &json));
-  return taken(json);
-}
+std::string Attention::describe() const { return written(attune_describe, attention); }
 
 std::tuple<nb::bytes, std::int64_t, std::int64_t> Attention::tiles(nb::handle where, const nb::tuple& captured,
                                                                    const nb::tuple& numbers) const {
-  Call c(*this, ATTUNE_FORWARD);
-  c.bind(captured, nb::none(), numbers);
+  Call c(*this, ATTUNE_FORWARD, nb::dict(), captured, nb::none(), numbers);
   const attune_picture p = picture(c, where);
   std::int64_t rows_of = 0, cols = 0;
   check(attune_tiles(attention, &p, nullptr, 0, &rows_of, &cols));
@@ -146,11 +120,9 @@ std::tuple<nb::bytes, std::int64_t, std::int64_t> Attention::tiles(nb::handle wh
 
 std::string Attention::draw(nb::handle where, const nb::tuple& captured, const nb::tuple& numbers, nb::handle q,
                             nb::handle k, int panels) const {
-  Call c(*this, ATTUNE_FORWARD);
   nb::dict scored;
   scored["q"] = q, scored["k"] = k;
-  c.take(scored);
-  c.bind(captured, nb::none(), numbers);
+  Call c(*this, ATTUNE_FORWARD, scored, captured, nb::none(), numbers);
   attune_drawing d{};
   d.size = sizeof d;
   d.panels = panels;

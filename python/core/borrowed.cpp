@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstring>
@@ -54,6 +53,15 @@ std::string said(const nb::python_error& error) { return nb::cast<std::string>(n
   refuse("tensor-type", std::string("`") + name + "` holds " + type,
          "attune reads f16, bf16, f32, f64, e4m3, i8 to i64, u8 and bool, in this machine's byte order",
          "convert it, e.g. with .astype('float32')");
+}
+
+[[noreturn]] void refuse_read_only(const char* name) {
+  refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
+         "pass an array of your own, or leave it out");
+}
+
+[[noreturn]] void refuse_unreadable(const char* name, const std::string& why, const char* fix) {
+  refuse("tensor-unreadable", std::string("`") + name + "` cannot be read", why, fix);
 }
 
 /// A format of the buffer protocol: struct's letters, in the machine's byte order.
@@ -141,8 +149,8 @@ struct ManagedVersioned {
 /// Refuses a tensor of torch whose sign is not applied to its memory: DLPack cannot express the sign.
 void refuse_sign(nb::handle object, const char* name) {
   if (!nb::hasattr(object, "is_neg") || !nb::cast<bool>(object.attr("is_neg")())) return;
-  refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-         "torch keeps its sign beside the memory, as it does for .imag of a conjugate", "pass it with .resolve_neg()");
+  refuse_unreadable(name, "torch keeps its sign beside the memory, as it does for .imag of a conjugate",
+                    "pass it with .resolve_neg()");
 }
 
 /// Refuses NumPy's masked arrays, whose mask is not part of their memory.
@@ -154,9 +162,8 @@ void refuse_masked(nb::handle object, const char* name) {
     plain = nb::object(nb::borrow(type)).release();
     return;
   }
-  refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-         "it is a masked array: which of its elements count is beside the memory",
-         "pass it with .filled(0), and what is masked as a mask that captures an array of bools");
+  refuse_unreadable(name, "it is a masked array: which of its elements count is beside the memory",
+                    "pass it with .filled(0), and what is masked as a mask that captures an array of bools");
 }
 
 }  // namespace
@@ -191,8 +198,7 @@ bool Borrowed::by_buffer(nb::handle object, const char* name, bool written) {
     const nb::python_error error;
     if (written && PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
       PyBuffer_Release(&view_);
-      refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
-             "pass an array of your own, or leave it out");
+      refuse_read_only(name);
     }
     PyErr_Clear();
     return false;  // a type that buffers do not have, such as bf16
@@ -224,9 +230,9 @@ void Borrowed::by_interface(nb::handle interface, const char* name, bool written
     if (!nb::isinstance<nb::dict>(interface)) throw Malformed{"is no dict"};
     read_interface(nb::cast<nb::dict>(interface), name, written, object);
   } catch (const Malformed& wrong) {
-    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-           std::string("its ") + (cuda ? "__cuda_array_interface__ " : "__array_interface__ ") + wrong.why,
-           "pass an array of a library that writes it as NumPy's documentation says");
+    refuse_unreadable(name,
+                      std::string("its ") + (cuda ? "__cuda_array_interface__ " : "__array_interface__ ") + wrong.why,
+                      "pass an array of a library that writes it as NumPy's documentation says");
   }
   int device = 0;
   if (cuda && nb::hasattr(object, "device") && nb::hasattr(object.attr("device"), "id"))
@@ -244,9 +250,7 @@ void Borrowed::read_interface(const nb::dict& fields, const char* name, bool wri
   std::uintptr_t address = 0;
   if (data.size() != 2 || !nb::try_cast(data[0], address) || !PyBool_Check(nb::object(data[1]).ptr()))
     throw Malformed{"has no data that are a tuple of an address and a bool"};
-  if (written && data[1].is(Py_True))
-    refuse("tensor-read-only", std::string("`") + name + "` cannot be written", "it is a read-only array",
-           "pass an array of your own, or leave it out");
+  if (written && data[1].is(Py_True)) refuse_read_only(name);
   tensor_.data = reinterpret_cast<void*>(address);
   const auto shape = part_of<nb::tuple>(fields, "shape", "shape that is a tuple");
   set_rank(shape.size(), name);
@@ -297,13 +301,12 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
                    ? object.attr("__dlpack__")(nb::arg("stream") = stream ? reinterpret_cast<std::intptr_t>(stream) : 1)
                    : object.attr("__dlpack__")();
   } catch (nb::python_error& error) {
-    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-           "its " + type_of(object) + " says: " + said(error),
-           "pass a dense array whose memory exists and may be shared: of torch .to_dense(), or .detach() if it "
-           "requires gradients");
+    refuse_unreadable(
+        name, "its " + type_of(object) + " says: " + said(error),
+        "pass a dense array whose memory exists and may be shared: of torch .to_dense(), or .detach() if it "
+        "requires gradients");
   } catch (const std::bad_cast&) {
-    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-           "its __dlpack_device__ gives no pair of integers", "pass another array");
+    refuse_unreadable(name, "its __dlpack_device__ gives no pair of integers", "pass another array");
   }
   const attune_tensor* shown = nullptr;
   const char* const tag = PyCapsule_CheckExact(capsule_.ptr()) ? PyCapsule_GetName(capsule_.ptr()) : nullptr;
@@ -311,9 +314,7 @@ void Borrowed::by_dlpack(nb::handle object, const char* name, void* stream) {
     shown = &static_cast<Managed*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"))->tensor;
   else if (tag && !std::strcmp(tag, "dltensor_versioned"))
     shown = &static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor_versioned"))->tensor;
-  if (!shown)
-    refuse("tensor-unreadable", std::string("`") + name + "` cannot be read",
-           "its __dlpack__ gives no tensor of DLPack", "pass another array");
+  if (!shown) refuse_unreadable(name, "its __dlpack__ gives no tensor of DLPack", "pass another array");
   tensor_ = *shown;
 }
 

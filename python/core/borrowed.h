@@ -31,11 +31,8 @@ const Exchange* exchange_of(PyTypeObject* type);
 
 /// Memory of a Python array, read by the buffer protocol (NumPy), by DLPack's exchange functions (torch), by NumPy's or
 /// CUDA's array interface, or by DLPack's capsules. Made and destroyed with the GIL.
-class Borrowed {
+class Borrowed : Pinned {
  public:
-  Borrowed() = default;
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
   ~Borrowed() { release(); }
 
   /// `name` is what messages call it. `stream` is where the memory will be used, if it is a device's. A tensor that

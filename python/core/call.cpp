@@ -1,16 +1,11 @@
 // python/core/call.cpp — the table of a call's options, and how C calls back
 #include "python/core/call.h"
 
-#include <nanobind/nanobind.h>
-
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <memory>
 
 #include "python/core/named.h"
-#include "python/core/raised.h"
 
 namespace attune::python {
 
@@ -95,11 +90,6 @@ constexpr struct {
        w.ranks = &sharding.ranks();
      }}};
 
-nb::handle workspace_word() {
-  static PyObject* const word = PyUnicode_InternFromString("workspace");
-  return word;
-}
-
 }  // namespace
 
 bool set_option(attune_call& call, With& with, nb::handle name, nb::handle value) {
@@ -123,12 +113,20 @@ Call::Call(const Handle& handle, int pass) : handle_(handle) {
   call.pass = pass;
 }
 
+Call::Call(const Handle& handle, int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
+           const nb::tuple& numbers)
+    : Call(handle, pass) {
+  take(named);
+  bind(captured, grads, numbers);
+}
+
 Call::~Call() {
   if (has_buffer_) PyBuffer_Release(&buffer_);
 }
 
 void Call::take(nb::handle named) {
   static const Names<tensors> tensor_names(rows);
+  static PyObject* const workspace = PyUnicode_InternFromString("workspace");
   nb::handle memory;
   // Tensors come after options: those of a device are read on the stream.
   std::size_t found[tensors], count = 0;
@@ -137,7 +135,7 @@ void Call::take(nb::handle named) {
     if (const std::size_t tensor = tensor_names.find(name); tensor < tensors) {
       if (count == tensors) refuse_name(name);
       given[count] = value, found[count++] = tensor;
-    } else if (PyUnicode_Compare(name.ptr(), workspace_word().ptr()) == 0) {
+    } else if (PyUnicode_Compare(name.ptr(), workspace) == 0) {
       memory = value;
     } else {
       has_with_ |= set_option(call, with, name, value);

@@ -16,15 +16,13 @@ namespace attune::python {
 
 /// What a call may use, and the functions of Python that it calls back. An exception in one of them, or a signal such
 /// as Ctrl-C, stops the call and is raised when it has returned.
-struct With {
+struct With : Pinned {
   attune_with with{};
   nb::object progress{}, loop{};
   Transport* ranks = nullptr;
   Raised raised{};
 
   With() { with.size = sizeof with, with.user = this; }
-  With(const With&) = delete;
-  With& operator=(const With&) = delete;
 
   /// Lets Ctrl-C stop the call.
   void listen();
@@ -47,36 +45,32 @@ struct With {
 bool set_option(attune_call& call, With& with, nb::handle name, nb::handle value);
 
 /// A cover's lists and their memory.
-struct Cover {
+struct Cover : Pinned {
   attune_cover* handle = nullptr;
   nb::object memory{};
   explicit Cover(attune_cover* given) : handle(given) {}
-  Cover(const Cover&) = delete;
-  Cover& operator=(const Cover&) = delete;
   ~Cover() { attune_cover_free(handle); }
 };
 
 /// A call's arguments as the C ABI takes them, borrowed while this lives.
-class Call {
+class Call : Pinned {
  public:
   attune_call call{};
   With with;
 
-  Call(const Handle& handle, int pass);
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
+  /// `named`: tensors, under the names that messages use, and options, in a dict where None counts as not given.
+  /// Captured tensors, their gradients (or None) and parameters are each by slot.
+  Call(const Handle& handle, int pass, nb::handle named, const nb::tuple& captured, nb::handle grads,
+       const nb::tuple& numbers);
   ~Call();
 
-  /// Tensors, under the names that messages use, and options: a dict. None counts as not given.
-  void take(nb::handle named);
-
-  /// Captured tensors, their gradients (or None) and parameters, each by slot.
-  void bind(const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers);
-
-  /// Once all is taken. Null if no option is set.
+  /// Null if no option is set.
   const attune_with* options();
 
  private:
+  Call(const Handle& handle, int pass);
+  void take(nb::handle named);
+  void bind(const nb::tuple& captured, nb::handle grads, const nb::tuple& numbers);
   void take_workspace(nb::handle memory);
   void bind_slots(const nb::tuple& list, std::unique_ptr<Borrowed[]>& held, std::vector<const attune_tensor*>& at,
                   bool written);

@@ -114,12 +114,7 @@ void add_library(nb::module_& m) {
   m.def("machine", &machine, InCall());
   m.def("version", &attune_version);
   m.def(
-      "wait",
-      [] {
-        const Released compiling;
-        attune_wait();
-      },
-      InCall());
+      "wait", [] { released(attune_wait); }, InCall());
   m.def("option", &option, nb::arg(), nb::arg().none());
   m.def("emulated", [](const std::string& gpu) {
     std::int32_t target = 0;

@@ -2,15 +2,12 @@
 // referred to
 #include "python/core/expected.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace attune::python {
 namespace {
 
 using As = Expected::As;
-
-PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
 
 bool reads_as(nb::handle tag, const char* text) {
   return PyUnicode_CheckExact(tag.ptr()) && PyUnicode_CompareWithASCIIString(tag.ptr(), text) == 0;
@@ -95,7 +92,7 @@ Vocabulary& vocabulary() {
   static Vocabulary all{word("__code__"),     word("__closure__"),    word("cell_contents"), word("__globals__"),
                         word("__defaults__"), word("__kwdefaults__"), word("__dict__"),      word("function"),
                         word("_kind"),        word("_value"),         word("func"),          word("args"),
-                        word("keywords")};
+                        word("keywords"),     word("shape")};
   return all;
 }
 
@@ -171,17 +168,12 @@ bool expect(nb::handle key, const std::vector<nb::object>& given, Expected& into
 
 namespace {
 
-PyObject* shape_word() {
-  static PyObject* const word = PyUnicode_InternFromString("shape");
-  return word;
-}
-
 struct Same {
   const std::vector<std::pair<nb::object, nb::object>>& things;
 
   bool finds(nb::handle thing, const Expected& expected) const {
     if (!thing.is(things[expected.leaf].first)) return false;
-    const nb::object shape = attribute(thing, shape_word());
+    const nb::object shape = attribute(thing, vocabulary().shape);
     const int equal = shape.is_valid()
                           ? PyObject_RichCompareBool(shape.ptr(), things[expected.leaf].second.ptr(), Py_EQ)
                           : 0;
@@ -195,7 +187,7 @@ struct Same {
 Meaning::Meaning(const nb::tuple& keys, const nb::list& things) {
   for (const nb::handle key : keys) known_ = known_ && expect(key, {}, expected_.emplace_back());
   for (const nb::handle thing : things) {
-    nb::object shape = attribute(thing, shape_word());
+    nb::object shape = attribute(thing, vocabulary().shape);
     known_ = known_ && shape.is_valid();
     things_.emplace_back(nb::borrow(thing), std::move(shape));
   }

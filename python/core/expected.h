@@ -28,10 +28,13 @@ struct Expected {
   std::vector<Expected> cells, globals, defaults, keywords, attributes;  ///< what a function refers to
 };
 
+/// An interned str, kept until the process ends.
+inline PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
+
 /// Names of attributes, and Python types. All are kept until the process ends.
 struct Vocabulary {
   PyObject *code, *closure, *contents, *globals, *defaults, *keyword_defaults, *attributes, *function, *kind, *value,
-      *partial_function, *partial_args, *partial_keywords;
+      *partial_function, *partial_args, *partial_keywords, *shape;
   PyTypeObject *part = nullptr, *param = nullptr, *function_type = nullptr, *code_type = nullptr, *partial = nullptr;
 };
 Vocabulary& vocabulary();

@@ -13,6 +13,13 @@ namespace attune::python {
 
 namespace nb = nanobind;
 
+/// A base of what is neither copied nor moved.
+struct Pinned {
+  Pinned() = default;
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+};
+
 /// Blocks this thread forever. Python before 3.14 ends a daemon thread that takes the GIL after the interpreter has
 /// ended, by unwinding its stack; C++ frames that may not throw would turn the unwinding into std::terminate, and
 /// destructors of Python objects need the GIL.
@@ -28,7 +35,7 @@ inline std::atomic<bool> interpreter_gone = false;
 
 /// A call, while this lives; made with the GIL. Once the interpreter is ending, no other thread begins a call, because
 /// Python may end that thread as soon as the call takes the GIL again.
-class Entered {
+class Entered : Pinned {
  public:
   Entered() {
     ++in_calls;
@@ -38,17 +45,13 @@ class Entered {
     PyEval_SaveThread();
     stay();
   }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
   ~Entered() { --in_calls; }
 };
 
 /// Without the GIL while this lives.
-class Released {
+class Released : Pinned {
  public:
   Released() : state_(PyEval_SaveThread()) {}
-  Released(const Released&) = delete;
-  Released& operator=(const Released&) = delete;
   ~Released() {
     try {
       PyEval_RestoreThread(state_);
@@ -61,13 +64,18 @@ class Released {
   PyThreadState* state_;
 };
 
+/// The result of `function`, which runs without the GIL.
+template <class Function>
+auto released(const Function& function) {
+  const Released running;
+  return function();
+}
+
 /// With the GIL while this lives, on any thread. False where Python no longer gives it: the interpreter is ending on
 /// another thread, or has ended.
-class Acquired {
+class Acquired : Pinned {
  public:
   Acquired() : has_(given()), state_(has_ ? taken() : PyGILState_UNLOCKED) {}
-  Acquired(const Acquired&) = delete;
-  Acquired& operator=(const Acquired&) = delete;
   ~Acquired() {
     if (has_) PyGILState_Release(state_);
   }

@@ -1,11 +1,6 @@
 // python/core/handle.cpp — how much working memory a call on a GPU takes
 #include "python/core/handle.h"
 
-#include <cstdint>
-#include <mutex>
-#include <utility>
-#include <vector>
-
 namespace attune::python {
 namespace {
 

@@ -10,7 +10,6 @@
 
 #include "python/core/borrowed.h"
 #include "python/core/call.h"
-#include "python/core/raised.h"
 
 namespace attune::python {
 
@@ -56,19 +55,6 @@ nb::list operations() {
 }
 
 void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers) {
-  struct NewRow {
-    const char* name;
-    const attune_tensor* attune_new_keys::*member;
-    bool written;
-  };
-  constexpr NewRow rows_of_keys[] = {{"k_new", &attune_new_keys::k_new, false},
-                                     {"v_new", &attune_new_keys::v_new, false},
-                                     {"k", &attune_new_keys::k, true},
-                                     {"v", &attune_new_keys::v, true},
-                                     {"page_table", &attune_new_keys::page_table, false},
-                                     {"kv_len", &attune_new_keys::kv_len, false},
-                                     {"cu_seqlens", &attune_new_keys::cu_new, false},
-                                     {"slots", &attune_new_keys::slots, false}};
   attune_with with{};
   with.size = sizeof with;
   with.stream = reinterpret_cast<void*>(stream);
@@ -81,22 +67,12 @@ void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr
     borrowed[i].take(given[i], rows_of_keys[i].name, rows_of_keys[i].written, with.stream);
     keys.*rows_of_keys[i].member = borrowed[i].tensor();
   }
-  attune_error* error = nullptr;
-  {
-    const Released running;
-    error = attune_append(&keys, &with);
-  }
-  check(error);
+  check(released([&] { return attune_append(&keys, &with); }));
 }
 
 std::string machine() {
   char* json = nullptr;
-  attune_error* error = nullptr;
-  {
-    const Released starting;  // the driver may take a second
-    error = attune_machine(&json);
-  }
-  check(error);
+  check(released([&] { return attune_machine(&json); }));  // the driver may take a second to start
   return taken(json);
 }
 
@@ -122,12 +98,7 @@ std::string compile(const std::string& manifest, const nb::bytes& bundle, int jo
   job.progress = [](void* user, double done, const char* row) { return static_cast<With*>(user)->tell(done, row); };
   job.user = &with;
   char* report = nullptr;
-  attune_error* error = nullptr;
-  {
-    const Released running;
-    error = attune_compile(&job, &report);
-  }
-  with.finish(error);
+  with.finish(released([&] { return attune_compile(&job, &report); }));
   return taken(report);
 }
 

@@ -17,11 +17,9 @@
 namespace attune::python {
 
 /// Calls a Python function with each fact, as JSON, until the watch is stopped or destroyed.
-class Watch {
+class Watch : Pinned {
  public:
   Watch(nb::object function, const std::string& facts);
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
   ~Watch();
   void stop();
 
@@ -34,8 +32,22 @@ class Watch {
 /// The rows of ir/ops.def that have a spelling: (spelling, precedence, arguments, takes, gives).
 nb::list operations();
 
-/// Writes new keys and values into a cache. `given`: k_new, v_new, k, v, page_table, kv_len and cu_seqlens, each
-/// possibly None.
+/// The tensors of new keys and values, under the names that messages use.
+struct NewRow {
+  const char* name;
+  const attune_tensor* attune_new_keys::*member;
+  bool written;
+};
+constexpr NewRow rows_of_keys[] = {{"k_new", &attune_new_keys::k_new, false},
+                                   {"v_new", &attune_new_keys::v_new, false},
+                                   {"k", &attune_new_keys::k, true},
+                                   {"v", &attune_new_keys::v, true},
+                                   {"page_table", &attune_new_keys::page_table, false},
+                                   {"kv_len", &attune_new_keys::kv_len, false},
+                                   {"cu_seqlens", &attune_new_keys::cu_new, false},
+                                   {"slots", &attune_new_keys::slots, false}};
+
+/// Writes new keys and values into a cache. `given`: what rows_of_keys names, each possibly None.
 void append(const nb::tuple& given, double k_scale, double v_scale, std::uintptr_t stream, std::int32_t workers);
 
 std::string machine();
@@ -46,11 +58,9 @@ std::string compile(const std::string& manifest, const nb::bytes& bundle, int jo
 namespace nb = nanobind;
 
 /// Memory of results for array libraries whose own arrays are immutable.
-struct Memory {
+struct Memory : Pinned {
   attune_tensor* tensor = nullptr;
   explicit Memory(attune_tensor* given) : tensor(given) {}
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
   ~Memory() { attune_dealloc(tensor); }
 };
 

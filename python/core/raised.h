@@ -24,12 +24,17 @@ std::string utf8(const nb::str& text);
 /// A text that the library gave.
 std::string taken(char* text);
 
+/// The text that a function of the C ABI writes to its last argument.
+template <class Function, class... Given>
+std::string written(const Function& function, Given... given) {
+  char* text = nullptr;
+  check(function(given..., &text));
+  return taken(text);
+}
+
 /// The exception of a Python function that C called; raised after C has returned.
-class Raised {
+class Raised : Pinned {
  public:
-  Raised() = default;
-  Raised(const Raised&) = delete;
-  Raised& operator=(const Raised&) = delete;
   ~Raised() { Py_XDECREF(exception_); }
 
   explicit operator bool() const { return exception_ != nullptr; }

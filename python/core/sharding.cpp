@@ -6,10 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <cstddef>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include "python/core/attention.h"
 #include "python/core/call.h"
@@ -19,11 +16,8 @@ namespace attune::python {
 namespace {
 
 /// Memory of C, shown to a Python function while it runs. Views that the function keeps are empty afterwards.
-class Views {
+class Views : Pinned {
  public:
-  Views() = default;
-  Views(const Views&) = delete;
-  Views& operator=(const Views&) = delete;
   ~Views() {
     while (!all_.empty()) {  // a view of a view goes first
       if (nb::steal(PyObject_CallMethod(all_.back().ptr(), "release", nullptr)).ptr() == nullptr) PyErr_Clear();
@@ -132,12 +126,7 @@ Transport* nccl(const std::optional<nb::bytes>& id, std::uintptr_t communicator,
   how.seconds = seconds;
   attune_transport made{};
   made.size = sizeof made;
-  attune_error* error = nullptr;
-  {
-    const Released running;  // ranks wait for each other
-    error = attune_nccl_new(&how, &made);
-  }
-  check(error);
+  check(released([&] { return attune_nccl_new(&how, &made); }));  // ranks wait for each other
   return new Transport(made);
 }
 
@@ -177,11 +166,7 @@ std::size_t Sharding::received(int rank, std::size_t layer) const {
   return bytes;
 }
 
-std::string Sharding::explain() const {
-  char* text = nullptr;
-  check(attune_sharding_explain(handle, &text));
-  return taken(text);
-}
+std::string Sharding::explain() const { return written(attune_sharding_explain, handle); }
 
 Sharding* sharding_of(nb::object with, const nb::list& layers, nb::handle how, nb::handle before) {
   std::vector<std::unique_ptr<Call>> calls;
@@ -190,9 +175,8 @@ Sharding* sharding_of(nb::object with, const nb::list& layers, nb::handle how, n
   for (const nb::handle layer : layers) {
     const auto parts = nb::cast<nb::tuple>(layer);
     const auto& attention = nb::cast<const Attention&>(parts[0]);
-    calls.push_back(std::make_unique<Call>(attention, ATTUNE_FORWARD));
-    calls.back()->take(parts[1]);
-    calls.back()->bind(nb::cast<nb::tuple>(parts[2]), nb::none(), nb::cast<nb::tuple>(parts[3]));
+    calls.push_back(std::make_unique<Call>(attention, ATTUNE_FORWARD, parts[1], nb::cast<nb::tuple>(parts[2]),
+                                           nb::none(), nb::cast<nb::tuple>(parts[3])));
     attentions.push_back(attention.attention);
     at.push_back(&calls.back()->call);
   }

@@ -19,7 +19,7 @@ namespace attune::python {
 /// How ranks exchange bytes: by NCCL, or by the Python functions exchange(send, receive, stream) with lists of (peer,
 /// memoryview), sum(values, stream) with a memoryview of floats, and stop(). With a stream, device addresses replace
 /// the views.
-struct Transport {
+struct Transport : Pinned {
   int rank, count;
   nb::object exchange{}, sum{}, stop{};
   Raised raised{};
@@ -27,8 +27,6 @@ struct Transport {
 
   Transport(int own, int all, nb::object exchanges, nb::object sums, nb::object stops);
   explicit Transport(const attune_transport& nccl) : rank(nccl.rank), count(nccl.count), by_nccl(nccl) {}
-  Transport(const Transport&) = delete;
-  Transport& operator=(const Transport&) = delete;
   ~Transport();
 
   /// The transport as the C ABI takes it.
@@ -43,23 +41,17 @@ Transport* nccl(const std::optional<nb::bytes>& id, std::uintptr_t communicator,
                 double seconds);
 
 /// Which rank holds which positions. Keeps the transport, whose functions its exchanges call.
-struct Sharding {
+struct Sharding : Pinned {
   attune_sharding* handle = nullptr;
   nb::object transport;
 
   /// Takes the handle that `make` writes.
   template <class Make>
   Sharding(nb::object with, const Make& make) : transport(std::move(with)) {
-    attune_error* error = nullptr;
-    {
-      const Released running;  // ranks wait for each other
-      error = make(&handle);
-    }
+    attune_error* const error = released([&] { return make(&handle); });  // ranks wait for each other
     ranks().raised.raise(error);
     check(error);
   }
-  Sharding(const Sharding&) = delete;
-  Sharding& operator=(const Sharding&) = delete;
   ~Sharding() { attune_sharding_free(handle); }
 
   Transport& ranks() const { return nb::cast<Transport&>(transport); }

@@ -6,20 +6,15 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdint>
-#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "python/core/gil.h"
-#include "python/core/handle.h"
 #include "python/core/jax/xla.h"
 #include "python/core/named.h"
 
@@ -180,7 +175,7 @@ bool has_heads(const attune_tensor* attune_call::*member) {
 
 /// Working memory of a call on a GPU, of which XLA's allocator holds the most. XLA reuses in the order of the stream
 /// what is given back, so a call gives it back when its kernels are enqueued.
-class Scratch {
+class Scratch : Pinned {
  public:
   explicit Scratch(const xla::Frame& frame) : frame_(frame) {}
   ~Scratch() {
@@ -189,8 +184,6 @@ class Scratch {
     xla::DestroyError ignored{sizeof ignored, nullptr, frame_.api->free(&given)};
     if (ignored.error) frame_.api->destroy_error(&ignored);
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
 
   /// Null where there is memory.
   xla::Error* take(std::size_t bytes, attune_with& with) {
@@ -253,16 +246,6 @@ xla::Error* run(const xla::Frame& frame, attune_device device, attune_with* with
   return failed(frame, attune_run(site.handle->attention, &call, with));
 }
 
-constexpr std::pair<std::string_view, const attune_tensor * attune_new_keys::*> rows_of_append[] = {
-    {"k_new", &attune_new_keys::k_new},
-    {"v_new", &attune_new_keys::v_new},
-    {"k", &attune_new_keys::k},
-    {"v", &attune_new_keys::v},
-    {"kv_len", &attune_new_keys::kv_len},
-    {"page_table", &attune_new_keys::page_table},
-    {"cu_seqlens", &attune_new_keys::cu_new},
-    {"slots", &attune_new_keys::slots}};
-
 /// The text is `k_scale v_scale`, then the names of the arguments. The results are k and v, in the same memory.
 xla::Error* append_keys(const xla::Frame& frame, attune_device device, attune_with* with) {
   const Asked asked(frame);
@@ -286,9 +269,9 @@ xla::Error* append_keys(const xla::Frame& frame, attune_device device, attune_wi
   while (!rest.empty()) {
     asked.expect(tensors.size() < asked.arguments);
     const std::string_view name = word();
-    for (const auto& [known, member] : rows_of_append)
-      if (name == known)
-        keys.*member = &tensors.emplace_back(tensor_of(*frame.arguments.buffers[tensors.size()], device));
+    for (const NewRow& row : rows_of_keys)
+      if (name == row.name)
+        keys.*row.member = &tensors.emplace_back(tensor_of(*frame.arguments.buffers[tensors.size()], device));
   }
   asked.expect(tensors.size() == asked.arguments && asked.results == 2 && keys.k && keys.v);
   // In a loop over slices of a cache, XLA on a GPU may give results another memory, in spite of the alias.

@@ -1,17 +1,13 @@
 // python/core/numpy/quick.cpp — the fast path of common calls on NumPy arrays, without Python's overhead
 #include "python/core/library.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <memory>
 #include <structmember.h>
 #include <utility>
-#include <vector>
 
 #include "python/core/gil.h"
 #include "python/core/numpy/numpy.h"
@@ -117,8 +113,6 @@ HandleOf find_handle = nullptr;
 // Calls with more captures or parameters are made by Python.
 constexpr std::size_t most = 8;
 
-PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
-
 struct Words {
   PyObject *core = word("_core"), *arrays = word("_arrays"), *params = word("_params"), *value = word("_value"),
            *out = word("out"), *lse = word("lse"), *max = word("max"), *q_offset = word("q_offset"),
@@ -211,12 +205,7 @@ class Call {
     if (failed) return nullptr;
     call_.captures = captures_, call_.n_captures = handle.captures.size();
     call_.params = numbers_, call_.n_params = handle.params.size();
-    attune_error* error = nullptr;
-    {
-      const Released running;
-      error = attune_run(handle.attention, &call_, nullptr);
-    }
-    if (error) {
+    if (attune_error* const error = released([&] { return attune_run(handle.attention, &call_, nullptr); })) {
       attune_error_free(error);  // Python repeats the call and reports where the mistake is
       return nullptr;
     }

@@ -6,8 +6,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "python/core/expected.h"
-
 namespace attune::python {
 namespace {
 

@@ -4,12 +4,10 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 
-#include <array>
 #include <functional>
 
 #include "python/core/call.h"
 #include "python/core/gil.h"
-#include "python/core/torch/call.h"
 
 namespace attune::python {
 namespace {

@@ -2,12 +2,10 @@
 #include "python/core/torch/call.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <deque>
 #include <iterator>
 #include <list>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,7 +13,6 @@
 #include "python/core/borrowed.h"
 #include "python/core/call.h"
 #include "python/core/gil.h"
-#include "python/core/handle.h"
 #include "python/core/named.h"
 
 namespace attune::python {
@@ -137,14 +134,6 @@ nb::object wrapped(const Made& made) {
 }
 
 nb::object word(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
-nb::object special() {
-  static const nb::handle text = word("special").release();
-  return nb::borrow(text);
-}
-nb::object far() {
-  static const nb::handle text = word("far").release();
-  return nb::borrow(text);
-}
 
 bool is_far(const attune_tensor& q) { return is_on_gpu(q) && q.dtype.code == ATTUNE_FLOAT && q.dtype.bits == 64; }
 
@@ -283,10 +272,7 @@ class TorchCall::EagerCall {
 
   void run(const std::function<void()>& compiled) {
     if (is_long(call)) with.listen();
-    with.finish([&] {
-      const Released running;
-      return python::run(*of_.entry_.attention, call, with.with, compiled);
-    }());
+    with.finish(released([&] { return python::run(*of_.entry_.attention, call, with.with, compiled); }));
   }
 
  private:
@@ -306,11 +292,11 @@ TorchCall::TorchCall(nb::object of, Handle& handle, const nb::tuple& ints)
 
 nb::object TorchCall::attend(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& captures, bool with_lse,
                              bool with_max, bool recorded, nb::handle more) const {
-  if (!is_plain(q) || !is_plain(k) || !is_plain(v) || !std::ranges::all_of(captures, is_plain)) return special();
+  if (!is_plain(q) || !is_plain(k) || !is_plain(v) || !std::ranges::all_of(captures, is_plain)) return word("special");
   EagerCall given(*this);
   attune_call& call = given.call;
   call.q = given.read(q, "q", true), call.k = given.read(k, "k", true), call.v = given.read(v, "v", true);
-  if (is_far(*call.q)) return far();
+  if (is_far(*call.q)) return word("far");
   bool is_usual = !is_long(call);
   for (const attune_tensor* const one : {call.q, call.k, call.v})
     is_usual = is_usual && one->ndim == 4 && same(one->dtype, call.q->dtype);
@@ -341,7 +327,7 @@ nb::object TorchCall::gradients(nb::handle grad_o, nb::handle grad_lse, const nb
   attune_call& call = given.call;
   call.pass = ATTUNE_BACKWARD;
   call.q = given.read(saved[0], "q");
-  if (is_far(*call.q)) return far();
+  if (is_far(*call.q)) return word("far");
   call.k = given.read(saved[1], "k"), call.v = given.read(saved[2], "v"), call.o = given.read(saved[3], "out");
   call.lse = given.read(saved[4], "lse"), call.grad_o = given.read(grad_o, "grad_o");
   nb::object grad = nb::borrow(grad_lse);

@@ -1,7 +1,6 @@
 // python/core/torch/operators.cpp — attune's kernels for operators of torch
 #include "python/core/torch/operators.h"
 
-#include <bit>
 #include <exception>
 #include <limits>
 #include <span>

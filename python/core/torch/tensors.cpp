@@ -3,12 +3,9 @@
 #include "python/core/torch/tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <numeric>
-#include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace attune::python {
 
