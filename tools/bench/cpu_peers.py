@@ -107,14 +107,7 @@ def measure(o, case, prepared):
         lines.append(json.loads(said.stdout))
         return {**lines[-1]["seconds"], "runs": lines[-1]["runs"]}
 
-    def of(peer):
-        return lambda: peers.block_of(prepared.block(peer, o.seconds))
-
-    blocks = {"attune": attune, **({peer: of(peer) for peer in prepared.calls} if prepared else {})}
-    result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
-    for name, facts in (prepared.notes if prepared else {}).items():
-        if name in result["measured"]:
-            result["measured"][name].update(facts)
+    result = peers.in_turn_with(prepared, o, case, {"attune": attune})
     if "attune" in result["measured"]:
         ours = result["measured"]["attune"]
         ours["isa"], ours["first_call_seconds"] = lines[0]["isa"], lines[0]["first_call_seconds"]

@@ -1,7 +1,6 @@
 # tools/bench/first_call_picture.py — the picture of where a first call's time goes, drawn from the table of its page
 import re
 import sys
-from html import escape
 from pathlib import Path
 
 import peers_picture as drawing
@@ -49,11 +48,7 @@ def picture(title, phases, ways):
                                    f' font-size="{drawing.SMALL}" fill="#555"') + "\n"
             y += STEP
         y += 22
-    wide, high = EDGE + LABELS + ACROSS + 50, y - 16
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-            f'font-family="Helvetica, Arial, sans-serif" font-size="{drawing.FONT}" fill="#222">\n'
-            f'<title>{escape(title)}</title>\n{drawing.DARK}<rect width="100%" height="100%" fill="#fff"/>\n'
-            f'{drawing.text_at(EDGE, 24, title, " font-size=" + chr(34) + "14" + chr(34))}\n{out}</svg>\n')
+    return drawing.framed(title, EDGE + LABELS + ACROSS + 50, y - 16, out)
 
 
 def of_page(text):

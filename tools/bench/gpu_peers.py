@@ -161,9 +161,7 @@ def all_cases():
 
 
 def cases(o):
-    """The cases that have all words of one of --rows."""
-    wanted = [set(words.split(":")) for words in o.rows]
-    return [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
+    return peers.chosen(o, all_cases(), lambda case: LOOK.words(asdict(case)))
 
 
 def by_fa4(case):
@@ -233,23 +231,12 @@ def measure(o, case, prepare):
     ours = Attune(o, case, o.attune)
     before = Attune(o, case, o.before) if o.before else None
     try:
-        prepared = prepare(case)
-
-        def of(peer):
-            return lambda: peers.block_of(prepared.block(peer, o.seconds))
-
-        blocks = {"attune": ours.block}
-        if before:
-            blocks["before"] = before.block
-        blocks.update({peer: of(peer) for peer in prepared.calls} if prepared else {})
-        result = peers.in_turn(case, blocks, dict(prepared.failed) if prepared else {}, o.rounds)
+        blocks = {"attune": ours.block, **({"before": before.block} if before else {})}
+        result = peers.in_turn_with(prepare(case), o, case, blocks)
     finally:
         ours.close()
         if before:
             before.close()
-    for name, facts in (prepared.notes if prepared else {}).items():
-        if name in result["measured"]:
-            result["measured"][name].update(facts)
     if "attune" in result["measured"]:
         kept = ("kernel", "registers", "spilled", "shared_bytes", "notes", "kernels", "first_call_seconds")
         result["measured"]["attune"].update({name: ours.lines[0][name] for name in kept if name in ours.lines[0]})
@@ -259,16 +246,13 @@ def measure(o, case, prepare):
 
 def options():
     p = peers.options(LOOK, "attune's CUDA engine next to torch's attention, in turn on the same card")
-    p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
-                   help="cases that all these words speak of: mods, or dense:causal:d128, or portable; all if left out")
+    peers.with_rows(p, "mods, or dense:causal:d128, or portable")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
     p.add_argument("--kernel", help="attune's, in all rows; as attune bench takes it")
     p.add_argument("--before", metavar="ATTUNE", help="another build of attune, measured in the same turns")
     p.add_argument("--no-torch", dest="torch", action="store_false", help="attune alone")
     o = peers.parsed(p)
-    if not o.earlier and not cases(o):
-        p.error(f"--rows {' '.join(o.rows)}: no case has these words")
-    return o
+    return o if o.earlier else peers.check_rows(p, o, cases(o))
 
 
 def main():

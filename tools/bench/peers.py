@@ -108,6 +108,39 @@ def in_turn(case, blocks, failed, rounds, renew=lambda turn: None):
             "measured": {name: summary(found, case.work()) for name, found in done.items() if name not in failed}}
 
 
+def in_turn_with(prepared, o, case, blocks, **more):
+    """In turn with the peers that are prepared, each with its notes; `prepared` may be None."""
+    if not prepared:
+        return in_turn(case, blocks, {}, o.rounds)
+
+    def of(peer):
+        return lambda: block_of(prepared.block(peer, o.seconds))
+
+    result = in_turn(case, blocks | {peer: of(peer) for peer in prepared.calls}, dict(prepared.failed), o.rounds, **more)
+    for name, facts in prepared.notes.items():
+        if name in result["measured"]:
+            result["measured"][name].update(facts)
+    return result
+
+
+def chosen(o, cases, words_of):
+    """The cases that have all words of one of --rows."""
+    wanted = [set(words.split(":")) for words in o.rows]
+    return [case for case in cases if not wanted or any(words <= words_of(case) for words in wanted)]
+
+
+def with_rows(p, examples):
+    """The option --rows of a parser, for `chosen`."""
+    p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
+                   help=f"cases that all these words speak of: {examples}; all if left out")
+
+
+def check_rows(p, o, cases):
+    if not cases:
+        p.error(f"--rows {' '.join(o.rows)}: no case has these words")
+    return o
+
+
 def write(o, look, data):
     o.out.mkdir(parents=True, exist_ok=True)
     (o.out / f"{look.name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

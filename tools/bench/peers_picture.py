@@ -62,6 +62,14 @@ def bar_at(x, y, length, height, colour):
             'stroke-width="0.5"/>')
 
 
+def framed(title, wide, high, body):
+    """An SVG of these sizes, whose title stands at its top."""
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+            f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}" fill="#222">\n'
+            f'<title>{escape(title)}</title>\n{DARK}<rect width="100%" height="100%" fill="#fff"/>\n'
+            f'{text_at(EDGE, 24, title, " font-size=" + chr(34) + "14" + chr(34))}\n{body}</svg>\n')
+
+
 def panel(heading, rows, colours, x, y, labels, across):
     """The bars of one group, relative to its fastest (longer is faster); and the height of the result."""
     most = max(float(rate) for row in rows for rate in row.rates.values()) or 1.0  # a slow host's rates may print as 0.0
@@ -126,12 +134,8 @@ def picture(what, unit, where, rows, colours):
         body, ends[column] = body + drawn, ends[column] + height + 20
     if not rows:
         body, ends = text_at(EDGE, top, "nothing was measured") + "\n", [top + 20]
-    size = f"{wide:.0f}", f"{max(ends) - 12:.0f}"
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" '
-            f'height="{size[1]}" font-family="Helvetica, Arial, sans-serif" font-size="{FONT}" fill="#222">\n'
-            f'<title>{escape(heads[0])}</title>\n{DARK}<rect width="100%" height="100%" fill="#fff"/>\n'
-            f'{text_at(EDGE, 24, heads[0], " font-size=" + chr(34) + "14" + chr(34))}\n'
-            f'{text_at(EDGE, 41, heads[1], " fill=" + chr(34) + "#555" + chr(34))}\n{names_text}{body}</svg>\n')
+    where_text = text_at(EDGE, 41, heads[1], ' fill="#555"')
+    return framed(heads[0], f"{wide:.0f}", f"{max(ends) - 12:.0f}", f"{where_text}\n{names_text}{body}")
 
 
 def rows_of(run, rows):

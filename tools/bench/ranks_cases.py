@@ -2,6 +2,8 @@
 import random
 from dataclasses import dataclass, replace
 
+from peers import chosen
+
 K = 1024
 PRODUCTS = {"forward": 2, "step": 7}  # matrix products: a backward has five
 WINDOW = 1024
@@ -53,9 +55,7 @@ def all_cases():
 
 
 def cases(o):
-    """The cases that have all words of one of --rows."""
-    wanted = [set(words.split(":")) for words in o.rows]
-    found = [case for case in all_cases() if not wanted or any(words <= case.words() for words in wanted)]
+    found = chosen(o, all_cases(), Case.words)
     return [small(case) for case in found] if o.small else found
 
 

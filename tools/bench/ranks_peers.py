@@ -340,8 +340,7 @@ def serve(rank, o, meet):
 def options():
     p = argparse.ArgumentParser(description="attune's context parallelism next to torch's on the GPUs of this host")
     p.add_argument("--out", type=Path, required=True, help="the file for lines of JSON: the run, then a row each")
-    p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
-                   help="cases that all these words speak of: causal:128k, alibi, 16/16, step; all if left out")
+    peers.with_rows(p, "causal:128k, alibi, 16/16, step")
     p.add_argument("--ranks", type=int, help="GPUs; all if left out")
     p.add_argument("--seconds", type=float, default=0.3, help="of a block, at least")
     p.add_argument("--rounds", type=int, default=3, help="blocks of each, in turn")
@@ -353,9 +352,7 @@ def options():
     p.add_argument("--skip-torch", dest="torch", action="store_false", help="attune alone")
     p.add_argument("--small", action="store_true", help="small sizes, on the host: tries this script, measures nothing")
     o = p.parse_args()
-    if not cases(o):
-        p.error(f"--rows {' '.join(o.rows)}: no case has these words")
-    return o
+    return peers.check_rows(p, o, cases(o))
 
 
 def main():

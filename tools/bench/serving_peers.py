@@ -136,9 +136,7 @@ def small(case):
 
 
 def cases(o):
-    """The cases that have all words of one of --rows."""
-    wanted = [set(words.split(":")) for words in o.rows]
-    found = [case for case in all_cases() if not wanted or any(words <= LOOK.words(asdict(case)) for words in wanted)]
+    found = peers.chosen(o, all_cases(), lambda case: LOOK.words(asdict(case)))
     return [small(case) for case in found] if o.small else found
 
 
@@ -146,21 +144,12 @@ def measure(o, case, torch_serving, wanted):
     prepared = torch_serving.Prepared(case, ["attune", *(p for p in PEERS[case.kind] if p in wanted)], o)
     if "attune" in prepared.refused:
         raise peers.Skipped(f"attune refuses: {prepared.refused['attune']}")
-
-    def of(peer):
-        return lambda: peers.block_of(prepared.block(peer, o.seconds))
-
-    result = peers.in_turn(case, {peer: of(peer) for peer in prepared.calls}, prepared.failed, o.rounds, prepared.renew)
-    for name, facts in prepared.notes.items():
-        if name in result["measured"]:
-            result["measured"][name].update(facts)
-    return result
+    return peers.in_turn_with(prepared, o, case, {}, renew=prepared.renew)
 
 
 def options():
     p = peers.options(LOOK, "attune's serving calls next to torch's attention and FlashInfer, in turn on the same card")
-    p.add_argument("--rows", nargs="+", default=[], metavar="WORD[:WORD...]",
-                   help="cases that all these words speak of: plain, or mods:alibi, or pages:page16; all if left out")
+    peers.with_rows(p, "plain, or mods:alibi, or pages:page16")
     p.add_argument("--seconds", type=float, default=0.1, help="of a block, at least; 0.1 if left out")
     p.add_argument("--flashinfer", choices=["off", "decode", "all"], default="decode",
                    help="in which rows, if it is installed: decode leaves out those that need other kernels of it, each "
@@ -169,9 +158,7 @@ def options():
     p.add_argument("--no-cudnn", dest="cudnn", action="store_false")
     p.add_argument("--small", action="store_true", help="small sizes, on the host: tries this script, measures nothing")
     o = p.parse_args()
-    if not o.earlier and not cases(o):
-        p.error(f"--rows {' '.join(o.rows)}: no case has these words")
-    return o
+    return o if o.earlier else peers.check_rows(p, o, cases(o))
 
 
 def main():

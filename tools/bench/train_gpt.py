@@ -116,11 +116,7 @@ def picture(to, files):
         label = f"{run['name']}: {run['losses'][-1]:.4f}"
         out += drawing.bar_at(left + 300, top + 20 + 20 * nth, 12, 12, colour) + drawing.text_at(left + 318, top + 30 + 20 * nth, label)
     title = "Loss of a GPT of 12 layers with dropout, sinks, documents and a learned bias, by step"
-    Path(to).write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 400" width="720" height="400" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="{drawing.FONT}" fill="#222">\n<title>{title}</title>\n'
-        f'{drawing.DARK}<rect width="100%" height="100%" fill="#fff"/>\n'
-        f'{drawing.text_at(24, 28, title, " font-size=" + chr(34) + "14" + chr(34))}\n{out}</svg>\n')
+    Path(to).write_text(drawing.framed(title, 720, 400, out))
 
 
 if __name__ == "__main__":
