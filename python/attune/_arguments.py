@@ -1,6 +1,4 @@
 # python/attune/_arguments.py — checks a call's options for type and range; an Error names the option
-"""Options of calls: everything besides arrays and functions of the kernel."""
-
 from __future__ import annotations
 
 import operator
@@ -14,7 +12,6 @@ MOST = 2**31 - 1  # what an int of C holds
 
 
 def bad(name: str, given: object, takes: str, fix: str) -> Error:
-    """The Error of an option with a wrong value."""
     return Error.at(here(), "bad-argument", f"`{name}` cannot be {said(given)}", f"it is {takes}", fix)
 
 
@@ -30,7 +27,6 @@ def whole(name: str, given: Any, least: int = 0, most: int = MOST) -> int:
 
 
 def real(name: str, given: Any) -> float | None:
-    """A number, or None."""
     if given is None:
         return None
     try:
@@ -42,7 +38,6 @@ def real(name: str, given: Any) -> float | None:
 
 
 def function(name: str, given: Any, called: str) -> Callable[..., Any] | None:
-    """A function, or None."""
     if given is not None and not callable(given):
         raise bad(name, given, f"called with {called}", "pass a function, or leave it out")
     return given
@@ -58,7 +53,6 @@ def mapping(name: str, given: Any, of: str) -> Mapping[str, Any]:
 
 
 def lets(given: Any) -> Mapping[str, str]:
-    """Texts by name."""
     found = mapping("lets", given, "a dict of names and texts")
     for name, text in found.items():
         if not isinstance(text, str):

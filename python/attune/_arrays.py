@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -56,7 +55,6 @@ def rank_of(name: str, array: Any) -> int:
 
 
 def _namespace(array: Any) -> Any:
-    """The module of an array's library."""
     own = getattr(array, "__array_namespace__", None)
     return own() if own is not None else sys.modules[type(array).__module__.partition(".")[0]]
 
@@ -103,8 +101,3 @@ def result(q: Any, shape: tuple[int, ...]) -> Any:
         if numpy is not None and isinstance(q, numpy.ndarray) and names is not None:
             return numpy.empty(shape, names.bfloat16)
     return like(q, shape)
-
-
-def size(shape: tuple[int, ...]) -> int:
-    """How many elements."""
-    return math.prod(shape)

@@ -1,6 +1,4 @@
 # python/attune/_attention.py — Attention, to keep and call; attention(), in one line; their gradients
-"""Attention: what differs from the plain one is a function or a text; the rest are arrays."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -216,8 +214,7 @@ def attention(q: Array, k: Array, v: Array, *, score: Written | None = None, mas
     kept = _by_text.get(key) if plain else None
     if kept is None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-        spelled, scan = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
-                                     _arguments.lets(lets))
+        spelled, scan = _trace.spell(parts, captures, _arguments.lets(lets))
         kept = Attention._of(spelled, scan.leaves, _arguments.real("scale", scale), target, exact)
         if plain:
             _by_text.put(key, kept)

@@ -1,6 +1,4 @@
 # python/attune/_call.py — a call's arguments for the core, by name: new results, and options that are set; append()
-"""Calls by name, as core/call.cpp takes them, and new keys and values put into a KV cache."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from typing import Any
 from attune import _arguments, _arrays, _core
 from attune._errors import Error
 from attune._picture import Cover
-from attune._place import here
+from attune._place import here, line
 from attune._ranks import Sharding
 
 Array = Any
@@ -105,8 +103,7 @@ def append(k_new: Array, v_new: Array, k: Array, v: Array, *, kv_len: Array = No
         _core.append((k_new, v_new, k, v, page_table, kv_len, cu_seqlens, slots), *scales,
                      _arguments.whole("stream", stream, 0, 2**64 - 1), _arguments.whole("workers", workers))
     except Error as error:
-        place = here()
-        raise error.moved(place.spot()._replace(begin=0, end=0) if place else None) from None
+        raise error.moved(line()) from None
 
 
 def divisors(k_scale: Any, v_scale: Any) -> tuple[float, float]:

@@ -1,19 +1,15 @@
 # python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune; formatted like the C++ ones;
 # words of messages
-"""What attune raises."""
-
 from __future__ import annotations
 
 from attune._place import Place, Spot
 
 
 def a_(word: str) -> str:
-    """The word with its article."""
     return f"{'an' if word[:1] in 'AEIOUaeiou' else 'a'} {word}"
 
 
 def said(thing: object) -> str:
-    """A thing's kind, in words."""
     if isinstance(thing, int) and thing.bit_length() > 128:
         return f"an int of {thing.bit_length()} bits"
     if thing is None or isinstance(thing, (bool, int, float, str)):
@@ -22,7 +18,6 @@ def said(thing: object) -> str:
 
 
 def dimensions(rank: int) -> str:
-    """How many dimensions."""
     return f"{rank} dimension{'' if rank == 1 else 's'}"
 
 

@@ -1,6 +1,4 @@
 # python/attune/_kept.py — a cache: a dict of limited size, shared by threads
-"""A dict that forgets its oldest entries."""
-
 from __future__ import annotations
 
 from typing import Generic, TypeVar

@@ -1,6 +1,4 @@
 # python/attune/_leaves.py — what expressions read: Param, Capture, and the coordinates At and SinkAt
-"""Parameters, captured tensors and coordinates."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 # python/attune/_library.py — the library as a whole: its options, this machine, bundles of kernels, watching, and waits
 # for compilers shown to a person
-"""Options, machines, bundles, and callbacks that report what attune does."""
-
 from __future__ import annotations
 
 import atexit
@@ -89,7 +87,6 @@ def load(bundle: str | PathLike[str] | bytes) -> None:
 
 
 def _path(bundle: object) -> bytes:
-    """The path as the system encodes it."""
     if not isinstance(bundle, (str, PathLike)) or "\0" in str(bundle):
         raise _arguments.bad("bundle", bundle, "the path of a file", "pass a str or a pathlib.Path")
     return fsencode(bundle)

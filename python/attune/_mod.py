@@ -1,7 +1,5 @@
 # python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them; the
 # names of engines
-"""The four expressions as one handle of the core, with the arrays and parameters that they read."""
-
 from __future__ import annotations
 
 import functools
@@ -15,7 +13,7 @@ from attune import _arguments, _arrays, _core, _trace
 from attune._errors import Error, said
 from attune._kept import Kept
 from attune._leaves import Param
-from attune._place import here
+from attune._place import here, line
 from attune._trace import Capturable, Slot, Spelled, Written
 
 TARGETS = {"auto": 0, "cpu": 1, "oracle": 2, "cuda": 3}  # as attune/c.h has them
@@ -82,8 +80,7 @@ def placed(error: Error, spelled: Spelled) -> Error:
             return error.moved(text.place(*bytes_before) or here())
     if error.file or error.text:
         return error
-    place = here()
-    return error.moved(place.spot()._replace(begin=0, end=0) if place else None)
+    return error.moved(line())
 
 
 class Mod:
@@ -93,28 +90,22 @@ class Mod:
                  sink: Written | None = None, *, scale: float | None = None, target: str = "auto",
                  exact: bool | None = None, lets: Mapping[str, str] | None = None, **captures: Capturable) -> None:
         parts = {"score": score, "mask": mask, "prob": prob, "sink": sink}
-        self._spelled, scan = _trace.spell({k: p for k, p in parts.items() if p is not None}, captures,
-                                           _arguments.lets(lets))
-        self._leaves = scan.leaves
-        self._scale = _arguments.real("scale", scale)
-        self._target, self._exact = target, exact
-        self._core = handle(self._spelled, self._scale, target, exact)
-        self._keep()
+        spelled, scan = _trace.spell(parts, captures, _arguments.lets(lets))
+        self._set(spelled, scan.leaves, _arguments.real("scale", scale), target, exact)
 
     @classmethod
     def _of(cls: type[M], spelled: Spelled, leaves: list[object], scale: float | None, target: str,
             exact: bool | None) -> M:
         made = cls.__new__(cls)
-        made._spelled, made._leaves, made._scale, made._target, made._exact = spelled, leaves, scale, target, exact
-        made._core = handle(spelled, scale, target, exact)
-        made._keep()
+        made._set(spelled, leaves, scale, target, exact)
         return made
 
-    def _keep(self) -> None:
-        """Sets what calls bind by slot, where core/numpy/quick.cpp finds it."""
-        leaves = self._leaves
-        self._arrays: tuple[Array, ...] = tuple([leaves[c.leaf] for c in self._spelled.captures])
-        self._params: tuple[Any, ...] = tuple([leaves[p.leaf] for p in self._spelled.params])
+    def _set(self, spelled: Spelled, leaves: list[Any], scale: float | None, target: str, exact: bool | None) -> None:
+        self._spelled, self._leaves, self._scale, self._target, self._exact = spelled, leaves, scale, target, exact
+        self._core = handle(spelled, scale, target, exact)
+        # What calls bind by slot: core/numpy/quick.cpp finds it here.
+        self._arrays: tuple[Array, ...] = tuple([leaves[c.leaf] for c in spelled.captures])
+        self._params: tuple[Any, ...] = tuple([leaves[p.leaf] for p in spelled.params])
 
     def __reduce__(self) -> Any:
         texts = {k: t._replace(spans=[]) for k, t in self._spelled.texts.items()}  # no places in another process
@@ -193,7 +184,6 @@ class Mod:
 
 
 def _array(slot: Slot, array: Any) -> Any:
-    """An array for a capture."""
     if not _arrays.is_array(array) or _arrays.seen_as(array, slot.name) != (slot.kind, slot.rank):
         words = {"f": "floats", "i": "integers", "b": "bools"}
         raise Error.at(here(), "capture-type", f"capture `{slot.name}` changes its type",
@@ -203,7 +193,6 @@ def _array(slot: Slot, array: Any) -> Any:
 
 
 def _number(slot: Slot, number: Any) -> float:
-    """A number for a parameter."""
     number = number.value if isinstance(number, Param) else number
     numpy = sys.modules.get("numpy")
     number = number.item() if numpy is not None and isinstance(number, numpy.generic) else number

@@ -1,15 +1,15 @@
 # python/attune/_parts.py — Score, Mask, Prob and Sink: callables over values of the kernel, and how they join
-"""Score, Mask, Prob and Sink: what differs from plain attention."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from attune._scan import Component
 from attune._trace import text
 from attune.expr import At, Bool, Float, FloatLike, as_value
 
 ScoreFunction = Callable[[Float, At], FloatLike]
+P = TypeVar("P", bound="_Piped")
 MaskFunction = Callable[[At], Bool | bool]
 
 
@@ -22,7 +22,20 @@ class _Shown(Component):
         return f"attune.{type(self).__name__}({text(self)})"
 
 
-class Score(_Shown):
+class _Piped(_Shown):
+    """Of a number: `a | b` applies a, then b."""
+
+    __slots__ = ()
+
+    def __or__(self: P, then: ScoreFunction) -> P:
+        first = self.function
+        return type(self)(lambda x, at: then(first(x, at), at))
+
+    def __ror__(self: P, first: ScoreFunction) -> P:
+        return type(self)(first) | self
+
+
+class Score(_Piped):
     """Changes the score s = scale * (q . k): a callable (s, at) -> Float. `a | b` applies a, then b.
 
     >>> import attune
@@ -32,25 +45,11 @@ class Score(_Shown):
 
     __slots__ = ()
 
-    def __or__(self, then: ScoreFunction) -> Score:
-        first = self.function
-        return Score(lambda s, at: then(first(s, at), at))
 
-    def __ror__(self, first: ScoreFunction) -> Score:
-        return Score(first) | self
-
-
-class Prob(_Shown):
+class Prob(_Piped):
     """Changes a probability after the softmax: a callable (p, at) -> Float. `a | b` applies a, then b."""
 
     __slots__ = ()
-
-    def __or__(self, then: ScoreFunction) -> Prob:
-        first = self.function
-        return Prob(lambda p, at: then(first(p, at), at))
-
-    def __ror__(self, first: ScoreFunction) -> Prob:
-        return Prob(first) | self
 
 
 class Mask(_Shown):

@@ -1,7 +1,5 @@
 # python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture for notebooks and files; tiles
 # listed for many calls
-"""Pictures: drawn by the library, the same ones as `attune plot`."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,4 @@
 # python/attune/_place.py — where in the user's own source something was written: file, line and columns
-"""Places in the user's source code."""
-
 from __future__ import annotations
 
 import os
@@ -49,7 +47,6 @@ class Place(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line of the instruction."""
         line = self.code.co_firstlineno
         for begin, end, here in self.code.co_lines():
             if begin <= self.instruction < end and here is not None:
@@ -78,6 +75,12 @@ def here() -> Place | None:
     while frame is not None and frame.f_code.co_filename.startswith(_not_the_user):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else Place(frame.f_code, frame.f_lasti)
+
+
+def line() -> Spot | None:
+    """The user's line, without a mark."""
+    place = here()
+    return place.spot()._replace(begin=0, end=0) if place else None
 
 
 def construct(place: Place) -> ast.AST | None:

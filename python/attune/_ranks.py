@@ -9,11 +9,19 @@ from typing import Any
 from attune import _arguments, _core
 from attune._errors import Error
 from attune._mod import Mod
-from attune._place import here
+from attune._place import line
 
 Parts = list[tuple[int, memoryview]] | list[tuple[int, int, int]]
 _ASSIGNMENTS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
 _TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
+
+
+def chosen(assignment: str, travel: str) -> dict[str, int]:
+    """The numbers that the core has for both names."""
+    for name, given, known in (("assignment", assignment, _ASSIGNMENTS), ("travel", travel, _TRAVELS)):
+        if type(given) is not str or given not in known:
+            raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
+    return {"assignment": _ASSIGNMENTS[assignment], "travel": _TRAVELS[travel]}
 
 
 class Transport:
@@ -93,9 +101,7 @@ class Sharding:
                  own_gb_s: float = 0, node_gb_s: float = 0, tflops: float = 0, memory_gb_s: float = 0,
                  latency_us: float = 0, cu_seqlens: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
                  q_offset: int = 0, kv_offset: int = 0) -> None:
-        for name, given, known in (("assignment", assignment, _ASSIGNMENTS), ("travel", travel, _TRAVELS)):
-            if type(given) is not str or given not in known:
-                raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
+        choice = chosen(assignment, travel)
         if not isinstance(transport, Transport):
             raise _arguments.bad("transport", transport, "an attune.Transport", "make one of your process group")
         if cu_seqlens is not None:
@@ -103,8 +109,8 @@ class Sharding:
         whole = _arguments.whole
         rates = {"own_gb_s": own_gb_s, "node_gb_s": node_gb_s, "tflops": tflops, "memory_gb_s": memory_gb_s,
                  "latency_us": latency_us}
-        how = {"assignment": _ASSIGNMENTS[assignment], "travel": _TRAVELS[travel], "groups": whole("groups", groups),
-               "block": whole("block", block), "per_node": whole("per_node", per_node),
+        how = {**choice, "groups": whole("groups", groups), "block": whole("block", block),
+               "per_node": whole("per_node", per_node),
                **{name: _arguments.real(name, x) for name, x in rates.items()}}
         self._places = {"q_offset": whole("q_offset", q_offset), "kv_offset": whole("kv_offset", kv_offset),
                         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv}
@@ -160,9 +166,4 @@ def _placed(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Error as error:
-        raise error if error.file or error.text else error.moved(_line()) from None
-
-
-def _line() -> Any:
-    place = here()
-    return place.spot()._replace(begin=0, end=0) if place else None
+        raise error if error.file or error.text else error.moved(line()) from None

@@ -119,7 +119,6 @@ class Scan:
         return _arrays.is_array(thing)
 
     def array(self, thing: object, name: str) -> object:
-        """The part of the key for an array."""
         return ("array", *_arrays.seen_as(thing, name), self.leaf(thing, name))
 
     def attribute(self, thing: object, name: str) -> object:

@@ -1,7 +1,5 @@
 # python/attune/_text.py — the operations of the language, and expressions' nodes as text of it, with the span of every
 # node
-"""An expression's nodes as text of the language."""
-
 from __future__ import annotations
 
 import itertools
@@ -154,7 +152,6 @@ class _Writer:
         self._layout, self._names, self._fresh = layout, names, fresh
 
     def written(self) -> Text:
-        """The whole text."""
         out: list[str] = []
         spans: list[tuple[int, int, Place]] = []
         length, named = 0, self._layout.named
@@ -178,7 +175,6 @@ class _Writer:
         return Text("".join(out), spans)
 
     def _body(self, scope: _Scope) -> list[object]:
-        """A scope's lets and its value."""
         listed: list[object] = []
         for let in scope.lets:
             name = self._layout.named[id(let)] = next(self._fresh)
@@ -186,7 +182,6 @@ class _Writer:
         return [*listed, (scope.root, 0, True)]
 
     def _parts(self, node: Node, around: int) -> list[object]:
-        """The pieces of one node."""
         op, args = node._op, node._args
         if op == "literal":
             text = number(node._name)

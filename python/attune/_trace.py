@@ -1,6 +1,4 @@
 # python/attune/_trace.py — runs the user's functions on values of the kernel: gives text and the captured tensors
-"""Turns functions and texts into text of the language, with captures and parameters by name."""
-
 from __future__ import annotations
 
 import itertools
@@ -64,7 +62,6 @@ class _Written(Scan):
         self.key += [(n, self.refer(t, n)) for n, t in self.keywords.items()]
 
     def add(self, kind: str, written: Written) -> None:
-        """One of the four expressions."""
         self.key += [kind, ("text", written) if isinstance(written, str) else self.refer(written, "function")]
 
 
@@ -130,7 +127,6 @@ def _defined(function: FunctionType) -> Place:
 
 
 def evaluate(kind: str, function: Callable[..., Any]) -> Value:
-    """The expression that a function of this kind writes."""
     first = {"score": Float("input", name="s"), "prob": Float("input", name="p")}.get(kind)
     at = SinkAt() if kind == "sink" else At()
     made = function(at) if first is None else function(first, at)
@@ -266,9 +262,10 @@ def _words(texts: Mapping[str, Text]) -> set[str]:
 _kept: Kept[object, Spelled] = Kept(_MOST_KEPT)
 
 
-def spell(parts: dict[str, Written], keywords: Mapping[str, object],
+def spell(given: Mapping[str, Written | None], keywords: Mapping[str, object],
           lets: Mapping[str, str]) -> tuple[Spelled, Scan]:
     """What the user wrote as text, and the scan of it, with the tensors and Params that its slots refer to."""
+    parts = {kind: written for kind, written in given.items() if written is not None}
     scan = _Written(keywords)
     for kind, written in parts.items():
         scan.add(kind, written)

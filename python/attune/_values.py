@@ -1,11 +1,10 @@
 # python/attune/_values.py — the nodes of expressions: Float, Int and Bool, their operators, and operations on them
-"""Values that exist only inside the kernel. attune.expr has the functions on them."""
-
 from __future__ import annotations
 
+import operator
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from attune import _refusals
@@ -152,7 +151,6 @@ class Bool(Value):
 
 
 def literal(number: float | int | bool, place: Place | None) -> Value:
-    """A Python number as a literal of the kernel."""
     if isinstance(number, bool):
         return Bool("literal", name=number, place=place)
     if isinstance(number, int):
@@ -322,6 +320,11 @@ _NUMPY = {**{name: name for name in (*OF_FLOATS, "abs", "where") if name != "rou
           "power": "pow", "float_power": "pow"}
 
 
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "divide": _divide, "true_divide": _divide, "floor_divide": _floor_divide, "remainder": _modulo, "mod": _modulo,
+    "square": lambda x: apply("*", x, x), "invert": operator.invert, "bitwise_not": operator.invert}
+
+
 def _numpy(name: str, inputs: tuple[Any, ...]) -> Any:
     """NumPy's functions with the same meaning here; NumPy also dispatches its scalars' operators."""
     special = {"bitwise_and": ("&", "&&"), "bitwise_or": ("|", "||"), "bitwise_xor": ("^", "!=")}
@@ -331,16 +334,8 @@ def _numpy(name: str, inputs: tuple[Any, ...]) -> Any:
     if name in special and len(inputs) == 2:
         plain = [x.item() if isinstance(x, numpy.generic) else x for x in inputs]
         return _logic(*special[name], *plain)
-    if name in ("divide", "true_divide"):
-        return _divide(*inputs)
-    if name == "floor_divide":
-        return _floor_divide(*inputs)
-    if name in ("remainder", "mod"):
-        return _modulo(*inputs)
-    if name == "square":
-        return apply("*", inputs[0], inputs[0])
-    if name in ("invert", "bitwise_not"):
-        return ~inputs[0]
+    if name in _OPERATORS:
+        return _OPERATORS[name](*inputs)
     if name in _NUMPY:
         return apply(_NUMPY[name], *inputs)
     raise Error.at(here(), "unknown-function", f"numpy.{name} is not known inside the kernel",

@@ -51,7 +51,6 @@ def import_ms() -> dict[str, float]:
 
 
 def rows() -> dict[str, float]:
-    """What calls cost."""
     import numpy as np
 
     import attune
@@ -234,17 +233,14 @@ def main() -> None:
     if chosen.json:
         print(json.dumps({"import_ms": imports, "call_us": calls}))
         return
-    if chosen.torch:
-        print("a call, tensors of 1x1x1x16, µs, least of 1000 rounds")
-        for name, took in calls.items():
-            print(f"  {name:<48}{took:8.2f}")
-        return
-    print("import, ms, least of 5")
-    for name, took in imports.items():
-        print(f"  {name:<32}{took:8.1f}")
-    print("a call, tensors of 1x1x1x16, µs, least of 1000 rounds; Python adds what is beyond `in C`")
+    if imports:
+        print("import, ms, least of 5")
+        for name, took in imports.items():
+            print(f"  {name:<32}{took:8.1f}")
+    print("a call, tensors of 1x1x1x16, µs, least of 1000 rounds"
+          + ("" if chosen.torch else "; Python adds what is beyond `in C`"))
     for name, took in calls.items():
-        print(f"  {name:<32}{took:8.2f}")
+        print(f"  {name:<{48 if chosen.torch else 32}}{took:8.2f}")
 
 
 if __name__ == "__main__":

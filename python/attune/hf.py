@@ -54,7 +54,6 @@ class Mask(BlockMask):
         return self._shape
 
     def contiguous(self) -> Mask:
-        """Itself."""
         return self
 
     def spelled(self, score: Callable[..., Any] | None, query: Tensor) -> Spelled:
@@ -213,18 +212,12 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
         spelled = own.spelled(score, query)
     else:
         spelled = written(score, mask_mod, query)
-    prob, sink, names, captures = "", "", [], []
+    prob, sink, more = "", "", {}
     if dropout:
-        prob, seed = dropping(dropout, query.device)
-        names.append("seed")
-        captures.append(seed)
+        prob, more["seed"] = dropping(dropout, query.device)
     if s_aux is not None:
-        sink = "s_aux[h]"
-        names.append("s_aux")
-        captures.append(s_aux.to(query.dtype))
-    if names:
-        spelled = spelled.joined(prob, sink, names, captures)
-    out, _lse, _most = attend(spelled, query, key, value, scaling)
+        sink, more["s_aux"] = "s_aux[h]", s_aux.to(query.dtype)
+    out, _lse, _most = attend(spelled.joined(prob, sink, more), query, key, value, scaling)
     out = out.transpose(1, 2)
     return out if out.is_contiguous() else out.contiguous(), None
 

@@ -16,8 +16,8 @@ TEST_CASE("random mods on a device are what the oracle says, forward and backwar
   CHECK(run.wrong() == "");
 }
 
-// With ATTUNE_SPLICE=off and ATTUNE_FUZZ_RECORD, then ATTUNE_SPLICE=on and ATTUNE_FUZZ_AGAINST, two runs compare bits of
-// whole kernels and spliced ones.
+// With ATTUNE_SPLICE=off and ATTUNE_FUZZ_RECORD, then ATTUNE_SPLICE=on and ATTUNE_FUZZ_AGAINST, two runs compare bits
+// of whole kernels and spliced ones.
 TEST_CASE("random mods of 16 bits on a device are what the oracle says, without gradients of captured tensors",
           "[gpu]") {
   if (skipped()) return;

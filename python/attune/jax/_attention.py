@@ -1,6 +1,4 @@
 # python/attune/jax/_attention.py — attention() for JAX arrays; arguments are checked while JAX traces
-"""`attune.jax.attention`, which takes what `attune.attention` takes, on arrays of JAX."""
-
 from __future__ import annotations
 
 import inspect
@@ -84,7 +82,7 @@ def call(parts: Mapping[str, Written | None], captures: Mapping[str, Capturable]
          scale: float | None = None, target: str = "auto", exact: bool | None = None, lse: bool = False,
          most: bool = False, heads_inside: bool = False) -> Any:
     """A checked call in the program that is traced. With `heads_inside`, q, k and v are [B, S, H, D]."""
-    spelled, scan = _trace.spell({n: from_jnp(n, p) for n, p in parts.items() if p is not None}, captures, lets)
+    spelled, scan = _trace.spell({n: p if p is None else from_jnp(n, p) for n, p in parts.items()}, captures, lets)
     leaves: list[Any] = scan.leaves
     scale = _arguments.real("scale", scale)
     held: list[Array] = [leaves[c.leaf] for c in spelled.captures]

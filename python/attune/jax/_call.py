@@ -43,7 +43,6 @@ class What(NamedTuple):
     heads_inside: bool  # q, k, v, the output and their gradients are [B, S, H, D]
 
     def handle(self) -> _core.Attention:
-        """The attention of the core."""
         return _handle(*self[:7])
 
 

@@ -1,6 +1,4 @@
 # python/attune/jax/_dot.py — dot_product_attention() by the arguments of jax.nn; flax_attention() by those of flax
-"""Attention on rows of heads, with what programs of JAX give to it."""
-
 from __future__ import annotations
 
 from typing import Any

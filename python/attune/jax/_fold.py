@@ -1,6 +1,4 @@
 # python/attune/jax/_fold.py — mods whose batch index counts mapped entries too, for a vmap that is one call
-"""Text of the language in which a batch entry is `entry of vmap * batch entries + batch entry`."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,12 +1,11 @@
 # python/attune/jax/_lax.py — mods written in jnp: JAX traces them, and each of its primitives becomes operations of the
 # language
-"""The effect of each primitive on arrays inside the kernel."""
-
 from __future__ import annotations
 
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,7 +32,6 @@ class Row(NamedTuple):
 
 
 def refuse(code: str, problem: str, why: str, fix: str) -> NoReturn:
-    """Raises an Error at the user's own line."""
     raise Error.at(here(), code, problem, why, fix)
 
 
@@ -235,24 +233,13 @@ def _piece(pieces: list[tuple[int, Callable[[Any], Any]]], i: Any) -> Any:
     return after if _is_number(i) else expr.where(i < extent, element(i), after)
 
 
-def _concatenated(one: Any, *rows: Row) -> Row:
-    dim = one.params["dimension"]
+def _concatenated(one: Any, *rows: Row, stacked: bool = False) -> Row:
+    dim = one.params["axis" if stacked else "dimension"]
 
     def at(index: Index) -> Any:
         def part(row: Row) -> Callable[[Any], Any]:
-            return lambda i: row.at((*index[:dim], i, *index[dim + 1:]))
-        return _piece([(row.shape[dim], part(row)) for row in rows], index[dim])
-
-    return Row(tuple(one.outvars[0].aval.shape), at)
-
-
-def _stacked(one: Any, *rows: Row) -> Row:
-    dim = one.params["axis"]
-
-    def at(index: Index) -> Any:
-        def part(row: Row) -> Callable[[Any], Any]:
-            return lambda _: row.at((*index[:dim], *index[dim + 1:]))
-        return _piece([(1, part(row)) for row in rows], index[dim])
+            return lambda i: row.at((*index[:dim], *(() if stacked else (i,)), *index[dim + 1:]))
+        return _piece([(1 if stacked else row.shape[dim], part(row)) for row in rows], index[dim])
 
     return Row(tuple(one.outvars[0].aval.shape), at)
 
@@ -328,9 +315,10 @@ def _product(one: Any, a: Row, b: Row) -> Row:
 
 
 TABLE: dict[str, Callable[..., Row]] = {
-    "add": _elementwise(lambda a, b: a + b), "add_any": _elementwise(lambda a, b: a + b),
-    "sub": _elementwise(lambda a, b: a - b), "mul": _elementwise(_typed(lambda a, b: a & b, lambda a, b: a * b)),
-    "div": _elementwise(_divided), "rem": _elementwise(_remaining), "neg": _elementwise(lambda a: -a),
+    **{name: _elementwise(getattr(operator, f"__{name}__")) for name in
+       ("add", "sub", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")},
+    "add_any": _elementwise(operator.add), "mul": _elementwise(_typed(operator.and_, operator.mul)),
+    "div": _elementwise(_divided), "rem": _elementwise(_remaining), "not": _elementwise(operator.invert),
     "abs": _elementwise(abs), "sign": _elementwise(_sign), "square": _elementwise(lambda a: a * a),
     "integer_pow": _integer_power, "pow": _elementwise(expr.pow), "logistic": _elementwise(expr.sigmoid),
     **{name: _elementwise(getattr(expr, name)) for name in OF_FLOATS},
@@ -340,19 +328,13 @@ TABLE: dict[str, Callable[..., Row]] = {
     "erfc": _elementwise(lambda a: 1.0 - expr.erf(a)),
     "round": lambda one, row: _elementwise(
         _rounded if int(one.params["rounding_method"]) == 1 else expr.round)(one, row),
-    "max": _elementwise(_typed(lambda a, b: a | b, expr.max)),
-    "min": _elementwise(_typed(lambda a, b: a & b, expr.min)),
+    "max": _elementwise(_typed(operator.or_, expr.max)), "min": _elementwise(_typed(operator.and_, expr.min)),
     "clamp": _elementwise(lambda low, x, high: expr.clamp(x, low, high)),
-    "eq": _elementwise(lambda a, b: a == b), "ne": _elementwise(lambda a, b: a != b),
-    "lt": _elementwise(lambda a, b: a < b), "le": _elementwise(lambda a, b: a <= b),
-    "gt": _elementwise(lambda a, b: a > b), "ge": _elementwise(lambda a, b: a >= b),
-    "and": _elementwise(lambda a, b: a & b), "or": _elementwise(lambda a, b: a | b),
-    "xor": _elementwise(lambda a, b: a ^ b), "not": _elementwise(lambda a: ~a),
-    "shift_left": _elementwise(lambda a, b: a << b), "shift_right_arithmetic": _elementwise(lambda a, b: a >> b),
+    "shift_left": _elementwise(operator.lshift), "shift_right_arithmetic": _elementwise(operator.rshift),
     "is_finite": _elementwise(lambda a: expr.abs(a) < math.inf), "select_n": _select,
     "convert_element_type": _converted, "copy": lambda one, row: row,
     "broadcast_in_dim": _spread, "squeeze": _squeezed, "reshape": _reshaped, "transpose": _transposed,
-    "iota": _counted, "slice": _sliced, "concatenate": _concatenated, "stack": _stacked, "dynamic_slice": _read,
+    "iota": _counted, "slice": _sliced, "concatenate": _concatenated, "stack": functools.partial(_concatenated, stacked=True), "dynamic_slice": _read,
     "gather": _gathered, "reduce_sum": _summed, "reduce_or": _any, "reduce_and": _all,
     "reduce_max": _extreme(expr.max), "reduce_min": _extreme(expr.min),
     "argmax": _first_of_bools, "dot_general": _product,

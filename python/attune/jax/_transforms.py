@@ -1,6 +1,4 @@
 # python/attune/jax/_transforms.py — a call under JAX's transforms: gradients, vmap, and shards on several devices
-"""Gradients and vmap of a call, and its partitioning under jit with sharded arrays."""
-
 from __future__ import annotations
 
 import functools

@@ -134,7 +134,7 @@ def _made(flags: list[int], scale: float | None) -> _core.TorchCall | str:
             spelled = spelled_sdpa(stand_in, stand_in if rank else None, 0.0, bool(causal))
         if share:
             prob = dropped(struct.unpack("d", struct.pack("q", share))[0])
-            spelled = spelled.joined(prob, "", ["seed"], [torch.empty((), dtype=torch.int32, device="cpu")])
+            spelled = spelled.joined(prob, "", {"seed": torch.empty((), dtype=torch.int32, device="cpu")})
         return spelled.call(scale, False)
     except Error as error:
         return f"[{error.code}] {error.problem}"

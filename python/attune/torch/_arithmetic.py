@@ -1,6 +1,4 @@
 # python/attune/torch/_arithmetic.py — what torch's functions mean in operations of the language, by their names
-"""Arithmetic, comparisons, conditions, bits and types of torch, spelled on values of the kernel."""
-
 from __future__ import annotations
 
 import math
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from attune._text import OF_FLOATS
 from attune.torch import _rows
-from attune.torch._value import TIGHT, Trace, Value, as_kind, each, refuse
+from attune.torch._value import TIGHT, Trace, Value, as_kind, each, is_natural, refuse
 
 Spelling = Callable[..., Value]
 
@@ -42,7 +40,7 @@ def _two(trace: Trace, op: str, a: Value, b: Value, natural: bool = False) -> Va
 
 
 def _natural(*values: Value) -> bool:
-    return all(v.kind == "i" and (v.natural if v.number is None else v.number >= 0) for v in values)
+    return all(v.kind == "i" and is_natural(v) for v in values)
 
 
 def add(trace: Trace, a: Any, b: Any, *, alpha: Any = 1) -> Value:
@@ -165,20 +163,12 @@ def _conditions(op: str) -> Spelling:
     return spelling
 
 
-def _bits(op: str, logic: str) -> Spelling:
-    """Bit operations of Ints. Bools stay Bools, so that masks can still be solved for tiles."""
+def _bits(op: str, logic: str = "") -> Spelling:
+    """Bit operations of Ints. Bools stay Bools where that is `logic`, so that masks can still be solved for tiles."""
     def spelling(trace: Trace, a: Any, b: Any) -> Value:
-        x, y = _promoted(trace, a, b)
+        x, y = _promoted(trace, a, b, least="b" if logic else "i")
         _refuse_float(op, x)
-        return _two(trace, logic if x.kind == "b" else op, x, y, _natural(x, y))
-    return spelling
-
-
-def _shift(op: str) -> Spelling:
-    def spelling(trace: Trace, a: Any, b: Any) -> Value:
-        x, y = _promoted(trace, a, b, least="i")
-        _refuse_float(op, x)
-        return _two(trace, op, x, y)
+        return _two(trace, logic if x.kind == "b" else op, x, y, bool(logic) and _natural(x, y))
     return spelling
 
 
@@ -212,7 +202,6 @@ def masked_fill(trace: Trace, x: Any, mask: Any, value: Any) -> Value:
 
 
 def _least(op: str) -> Spelling:
-    """minimum, maximum."""
     def spelling(trace: Trace, a: Any, b: Any) -> Value:
         x, y = _promoted(trace, *_positions(trace, a, b), least="i")
         return _two(trace, op, x, y, _natural(x, y) or (op == "max" and (_natural(x) or _natural(y))))
@@ -224,7 +213,7 @@ def _least_of(op: str) -> Spelling:
     def spelling(trace: Trace, a: Any, b: Any = None, **named: Any) -> Value:
         other = named.get("other", b)
         if other is None and not named:
-            return _rows.extreme(trace, op, a, None, False)
+            return _rows.extreme(op)(trace, a)
         if not isinstance(other, (Value, Tensor)):
             refuse("unknown-function", f"`{op}` over a dimension gives two tensors",
                    "attune does not compute positions of extremes", f"write torch.a{op}(x, dim)")
@@ -348,8 +337,7 @@ SPELLINGS: dict[str, Spelling] = {
     "log1p": _formula(lambda x: torch.log(1.0 + x)), "expm1": _formula(lambda x: torch.exp(x) - 1.0),
     "sinh": _formula(lambda x: 0.5 * (torch.exp(x) - torch.exp(-x))),
     "cosh": _formula(lambda x: 0.5 * (torch.exp(x) + torch.exp(-x))),
-    "sign sgn": lambda t, x: sub(t, as_kind(trace_less(t, 0, x), t.value(x).kind),
-                                 as_kind(trace_less(t, x, 0), t.value(x).kind)),
+    "sign sgn": lambda t, x: sub(t, *[as_kind(_compare("<")(t, a, b), t.value(x).kind) for a, b in ((0, x), (x, 0))]),
     "relu": lambda t, x, inplace=False: _least("max")(t, x, 0),
     "relu6": lambda t, x, inplace=False: clamp(t, x, 0, 6),
     "silu": _formula(lambda x, inplace=False: x * torch.sigmoid(x)), "gelu": _formula(gelu),
@@ -370,8 +358,8 @@ SPELLINGS: dict[str, Spelling] = {
     "logical_not": logical_not, "bitwise_not __invert__": invert,
     "bitwise_and __and__ __rand__": _bits("&", "&&"), "bitwise_or __or__ __ror__": _bits("|", "||"),
     "bitwise_xor __xor__ __rxor__": _bits("^", "!="),
-    "bitwise_left_shift __lshift__": _shift("<<"), "bitwise_right_shift __rshift__": _shift(">>"),
-    "__rlshift__": lambda t, a, b: _shift("<<")(t, b, a), "__rrshift__": lambda t, a, b: _shift(">>")(t, b, a),
+    "bitwise_left_shift __lshift__": _bits("<<"), "bitwise_right_shift __rshift__": _bits(">>"),
+    "__rlshift__": lambda t, a, b: _bits("<<")(t, b, a), "__rrshift__": lambda t, a, b: _bits(">>")(t, b, a),
     "where": where, "masked_fill": masked_fill, "clamp clip": clamp,
     "clamp_min": lambda t, x, min: clamp(t, x, min), "clamp_max": lambda t, x, max: clamp(t, x, None, max),
     "minimum fmin": _least("min"), "maximum fmax": _least("max"), "min": _least_of("min"), "max": _least_of("max"),
@@ -382,13 +370,8 @@ SPELLINGS: dict[str, Spelling] = {
     "new_ones": _filled(1, 0), "new_full": _filled(None, 1), "new_tensor": _filled(None, 0),
     "__getitem__": _rows.read, "select": _rows.select, "index_select": _rows.index_select,
     "squeeze": _rows.squeeze, "unsqueeze": _rows.unsqueeze, "view reshape": _rows.reshape,
-    "sum": _rows.sum_of, "mean": _rows.mean, "any": _rows.any_of, "all": _rows.all_of, "amax": _rows.largest,
-    "amin": _rows.smallest, "dot vdot inner": lambda t, a, b: _rows.sum_of(t, mul(t, a, b), -1),
+    "sum": _rows.sum_of, "mean": _rows.mean, "any": _rows.any_of, "all": _rows.all_of, "amax": _rows.extreme("max"),
+    "amin": _rows.extreme("min"), "dot vdot inner": lambda t, a, b: _rows.sum_of(t, mul(t, a, b), -1),
     "matmul mv mm __matmul__": _rows.product, "__rmatmul__": lambda t, a, b: _rows.product(t, b, a),
     "norm vector_norm": _rows.norm,
 }
-
-
-def trace_less(trace: Trace, a: Any, b: Any) -> Value:
-    """a < b."""
-    return _compare("<")(trace, a, b)

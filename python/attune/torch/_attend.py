@@ -75,7 +75,6 @@ def output(q: Tensor, v: Tensor) -> Tensor:
 
 
 def row_numbers(q: Tensor, packed: bool) -> Tensor:
-    """A tensor with one number a row."""
     shape = (q.shape[1], q.shape[0]) if packed else q.shape[:-1]
     return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
@@ -261,14 +260,12 @@ def attend(spelled: Spelled, q: Tensor, k: Tensor, v: Tensor, scale: float | Non
 
 
 def is_recorded(q: Tensor, k: Tensor, v: Tensor, captures: tuple[Tensor, ...]) -> bool:
-    """True if gradients will be wanted."""
     return _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                    (bool(captures) and any([t.requires_grad for t in captures])))
 
 
 def recorded_of(call: tuple[Spelled, Any, Any], made: Any, q: Tensor, k: Tensor, v: Tensor,
                 captures: tuple[Tensor, ...], with_lse: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The results with gradients."""
     results = _record(call, made, with_lse, q, k, v, *captures)
     if type(results) is not tuple:
         return results, None, None

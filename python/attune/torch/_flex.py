@@ -1,6 +1,4 @@
 # python/attune/torch/_flex.py — flex_attention and create_block_mask with torch's signatures
-"""`from attune.torch import flex_attention` instead of torch's: the same arguments, and the same mods."""
-
 from __future__ import annotations
 
 import warnings
@@ -144,7 +142,6 @@ def _ran(facts: list[dict[str, Any]], named: bool) -> list[str]:
 
 
 def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor) -> Spelled:
-    """The mods as text."""
     if is_compiling():
         ask_values()
         return spell(score_mod, mask_mod, query.device, {})[0]

@@ -54,20 +54,16 @@ class GraphTensor:
         return self
 
     def get_data_type(self) -> Any:
-        """The type that was set."""
         return self._data_type
 
     def get_dim(self) -> list[int]:
-        """Its extents."""
         return list(self._dim)
 
     def set_name(self, name: str) -> GraphTensor:
-        """Names it."""
         self._name = name
         return self
 
     def get_name(self) -> str:
-        """Its name."""
         return self._name
 
     def _says_nothing_new(self, *_: Any, **__: Any) -> GraphTensor:
@@ -193,7 +189,6 @@ class Graph:
         self._at, self._shape = at, shape
 
     def tensor_scalar(self, value: Any, scalar_type: Any = None, name: str = "") -> GraphTensor:
-        """A number."""
         if not isinstance(value, (bool, int, float)):
             refuse("wrong-type", f"tensor_scalar is given {said(value)}", "it takes a number of Python",
                    "pass tensors in score_mod_tensors")

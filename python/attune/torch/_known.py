@@ -57,10 +57,17 @@ def _versions(tensors: tuple[Tensor | None, ...]) -> tuple[int, ...] | None:
     return None if any([t.is_inference() for t in given]) else tuple([t._version for t in given])
 
 
-def _is(known: _Known, mask: Any) -> bool:
-    if known.mask_mod is not mask.mask_mod or known.sizes != _sizes(mask):
+def _has_its_parts(known: _Known | None, mask: Any) -> bool:
+    if known is None or known.mask_mod is not mask.mask_mod or known.sizes != _sizes(mask):
         return False
-    if any([a is not b for a, b in zip(known.tensors, _lists(mask))]):
+    for a, b in zip(known.tensors, _lists(mask)):
+        if a is not b:
+            return False
+    return True
+
+
+def _is(known: _Known, mask: Any) -> bool:
+    if not _has_its_parts(known, mask):
         return False
     now = _versions(known.tensors)
     return now is not None and (now == known.versions if known.versions is not None else not any(now))
@@ -121,13 +128,7 @@ def lists_in_graph(mask: Any, lists: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _is_of_this_graph(mask: Any) -> bool:
     """True for what `follows_in_graph` returned in the same graph, with the same parts."""
-    known = getattr(mask, _KNOWN, None)
-    if known is None or known.mask_mod is not mask.mask_mod or known.sizes != _sizes(mask):
-        return False
-    for a, b in zip(known.tensors, _lists(mask)):
-        if a is not b:
-            return False
-    return True
+    return _has_its_parts(getattr(mask, _KNOWN, None), mask)
 
 
 # ---- attune.torch.flex_attention

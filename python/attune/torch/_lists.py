@@ -43,7 +43,6 @@ def add() -> None:
 
 
 def remove() -> None:
-    """Gives torch's functions back."""
     global _torchs
     if _torchs is not None:
         _everywhere(_ours(_torchs[0]), _torchs[0])

@@ -54,7 +54,7 @@ def _full(trace: Trace, size: Any, number: Any, **_: Any) -> Value:
 
 _OPERATORS: dict[Any, Spelling] = {
     _aten.index.Tensor: _indexed,
-    _aten.select.int: lambda trace, x, dim, at: _rows.read(trace, x, (*(slice(None),) * (dim % x.ndim), at)),
+    _aten.select.int: _rows.select,
     _aten.sym_size.int: lambda trace, x, dim: x.shape[dim],
     _aten.scalar_tensor.default: _number,
     _aten.full.default: _full,
@@ -99,7 +99,6 @@ class _Mods:
         return tuple([self.boxes[name] for name in self.names])
 
     def value(self, graph: Any, kind: str, buffers: Any) -> Value:
-        """A mod's result, of a kind."""
         own = [scalar(self.trace, "f", ("s", TIGHT))] if kind == "f" else []
         own += [scalar(self.trace, "i", (name, TIGHT), natural=True) for name in ("b", "h", "q", "kv")]
         result = self._run(graph.graph_module, iter([*own, *buffers]))
@@ -135,7 +134,6 @@ class _Mods:
             return _full(self.trace, held.shape, held.item())
 
     def _given(self, thing: Any) -> Any:
-        """An argument of a mod's graph."""
         if isinstance(thing, (Value, float)):
             return thing
         return self._captured(thing) if hasattr(thing, "get_dtype") else _symbol(thing)

@@ -1,6 +1,4 @@
 # python/attune/torch/_mod.py — turns a score_mod and a mask_mod into text, and decides when an earlier text still holds
-"""Runs a score_mod and a mask_mod on values of the kernel, again only when what they refer to changes."""
-
 from __future__ import annotations
 
 import json
@@ -18,7 +16,7 @@ from torch import Tensor
 from attune import _core
 from attune._errors import Error, said
 from attune._kept import Kept
-from attune._place import Place, here
+from attune._place import Place, line
 from attune._scan import Scan, is_known, referred
 from attune.torch import _engine
 from attune.torch._functions import Listening
@@ -78,12 +76,12 @@ class Spelled:
             raise self.placed(error) from None
         return _handles.put(key, made)
 
-    def joined(self, prob: str, sink: str, names: list[str], captures: list[Tensor]) -> Spelled:
+    def joined(self, prob: str, sink: str, captures: dict[str, Tensor]) -> Spelled:
         """With a prob mod and a sink, and what those capture."""
         if not prob and not sink:
             return self
-        return Spelled(self.texts._replace(prob=prob, sink=sink), (*self.names, *names), (*self.captures, *captures),
-                       self.ints, self.written)
+        return Spelled(self.texts._replace(prob=prob, sink=sink), (*self.names, *captures),
+                       (*self.captures, *captures.values()), self.ints, self.written)
 
     def placed(self, error: Error) -> Error:
         """The Error at the user's line: the shortest piece that was written and holds the wrong text."""
@@ -92,10 +90,7 @@ class Spelled:
             around = [(len(text), where) for text, where in self.written if wrong and wrong in text and where]
             if around:
                 return error.moved(min(around, key=lambda one: one[0])[1])
-        if error.file:
-            return error
-        spot = here()
-        return error.moved(spot.spot()._replace(begin=0, end=0) if spot else None)
+        return error if error.file else error.moved(line())
 
 
 _handles: Kept[object, _core.Attention] = Kept(512)

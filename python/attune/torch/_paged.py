@@ -1,6 +1,4 @@
 # python/attune/torch/_paged.py — attention over a KV cache, paged or not, and the append of new keys, as torch operators
-"""`attune.torch.paged_attention` and `attune.torch.append`: a step of a server, eager, compiled, or in a CUDA graph."""
-
 from __future__ import annotations
 
 import functools
@@ -47,10 +45,10 @@ def paged_attention(query: Tensor, key: Tensor, value: Tensor, kv_len: Tensor, p
     if is_any_autocast():
         query, key, value = as_autocast(query, key, value)
     cu_q = None if cu_seq_q is None else starts(cu_seq_q)
-    if cu_q is not None:
-        _check_packed_heads(query, key, enable_gqa)
-    else:
+    if cu_q is None:
         check_heads(query, key, enable_gqa)
+    elif not enable_gqa and query.dim() == 3 and key.dim() == 4 and query.shape[1] != key.shape[1]:
+        refuse_heads(query.shape[1], key.shape[1])
     if is_causal and cu_q is None and query.shape[-2] == 1 and q_offsets is None:
         is_causal = False  # the last position sees all keys
     if q_offsets is None and (score_mod is not None or mask_mod is not None):
@@ -83,11 +81,6 @@ def append(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, *, kv_len: Tensor
 
 
 # ---- what the arguments mean
-
-
-def _check_packed_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
-    if not enable_gqa and query.dim() == 3 and key.dim() == 4 and query.shape[1] != key.shape[1]:
-        refuse_heads(query.shape[1], key.shape[1])
 
 
 def _check_tensor(name: str, given: Any, each: str) -> None:

@@ -1,6 +1,4 @@
 # python/attune/torch/_parallel.py — context_parallel: attention over the ranks of a process group of attune's own
-"""`with context_parallel(mesh, mask):` attention of a sequence whose rows are sharded to several processes."""
-
 from __future__ import annotations
 
 import atexit
@@ -17,6 +15,7 @@ import attune
 from attune import _arguments, _core
 from attune._errors import Error
 from attune._kept import Kept
+from attune._ranks import chosen
 from attune.torch import _attend
 from attune.torch._flex import mask_of
 from attune.torch._mod import Spelled, spelled_of
@@ -202,8 +201,6 @@ def _raw(tensor: Tensor) -> Tensor:
 
 
 Ranges = list[tuple[int, int]]
-_ASSIGNMENTS = {"best": 0, "contiguous": 1, "zigzag": 2, "greedy": 3}
-_TRAVELS = {"best": 0, "gather": 1, "ring": 2, "heads": 3, "decode": 4}
 
 
 def context_parallel(mesh: Any, block_mask: Any = None, *, lengths: tuple[int, int] | None = None,
@@ -243,9 +240,7 @@ class ContextParallel:
 
     def __init__(self, mesh: Any, block_mask: Any, lengths: tuple[int, int] | None, assignment: str, travel: str,
                  heads: tuple[int, int] | None, sum_captured: bool, seconds: float) -> None:
-        for name, given, known in (("assignment", assignment, _ASSIGNMENTS), ("travel", travel, _TRAVELS)):
-            if type(given) is not str or given not in known:
-                raise _arguments.bad(name, given, "one of " + ", ".join(known), "pass one of these")
+        how = chosen(assignment, travel)
         limit = _arguments.real("seconds", seconds)
         if limit is None or not limit > 0:
             raise _arguments.bad("seconds", seconds, "how long ranks wait for each other", "pass a number above 0")
@@ -259,8 +254,7 @@ class ContextParallel:
                    "they are for " + " and ".join(f"{q} x {kv}" for q, kv in sorted(found)),
                    "make a context_parallel for each")
         self._lengths: tuple[int, int] | None = found.pop() if found else None
-        self._how = {"assignment": _ASSIGNMENTS["zigzag" if assignment == "best" and not self._masks else assignment],
-                     "travel": _TRAVELS[travel]}
+        self._how = chosen("zigzag", travel) if assignment == "best" and not self._masks else how
         self._heads, self.sum_captured = heads, sum_captured
         self._group = group_of(mesh.get_group() if hasattr(mesh, "get_group") else mesh, limit)
         self._kinds = [mesh.device_type] if hasattr(mesh, "device_type") else self._group.kinds

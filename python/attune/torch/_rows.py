@@ -1,10 +1,9 @@
 # python/attune/torch/_rows.py — reads of tensors at positions of the kernel, and reductions of rows: sums, extremes
-"""Torch's indexing on captured tensors and on rows of them, and reductions of rows."""
-
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -116,7 +115,6 @@ def _wrapped(trace: Trace, index: Value, extent: Any) -> Value:
 
 
 def select(trace: Trace, source: Any, dim: int, index: Any) -> Value:
-    """One entry of a dimension."""
     value = trace.value(source)
     before = (slice(None),) * (dim if dim >= 0 else dim + value.ndim)
     return read(trace, value, (*before, index))
@@ -129,7 +127,6 @@ def index_select(trace: Trace, source: Any, dim: int, index: Any) -> Value:
 
 
 def squeeze(trace: Trace, source: Any, dim: Any = None) -> Value:
-    """Without dimensions of extent 1."""
     value = trace.value(source)
     dims = _dims(value, dim) if dim is not None else [d for d in range(value.ndim) if value.shape[d] == 1]
     for d in sorted(dims, reverse=True):
@@ -139,7 +136,6 @@ def squeeze(trace: Trace, source: Any, dim: Any = None) -> Value:
 
 
 def unsqueeze(trace: Trace, source: Any, dim: int) -> Value:
-    """With one more dimension."""
     value = trace.value(source)
     before = (slice(None),) * (dim if dim >= 0 else dim + value.ndim + 1)
     return read(trace, value, (*before, None))
@@ -198,7 +194,6 @@ def sum_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False, *, dtyp
 
 
 def mean(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The mean."""
     value = as_kind(trace.value(x), "f")
     count = math.prod([int(value.shape[d]) for d in _dims(value, dim)])
     total: Any = sum_of(trace, value, dim, keepdim)
@@ -219,32 +214,22 @@ def all_of(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Valu
     return value if none is None else none == 0
 
 
-def extreme(trace: Trace, op: str, x: Any, dim: Any, keepdim: bool) -> Value:
+def extreme(op: str) -> Callable[..., Value]:
     """The largest or the smallest of a row."""
-    value = trace.value(x)
-    if not value.shape:
-        return value
+    def spelling(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
+        def one(extent: int, element: Any) -> Piece:
+            if not 1 <= extent <= _MOST_UNROLLED:
+                refuse("bad-sum", f"the extreme of {extent} elements",
+                       f"attune compares 1 to {_MOST_UNROLLED} elements, one by one", "compute it before")
+            best: Piece = element(("0", TIGHT))
+            for i in range(1, extent):
+                best = trace.make(op, best, element((f"{i}", TIGHT)))
+            return best
 
-    def one(extent: int, element: Any) -> Piece:
-        if not 1 <= extent <= _MOST_UNROLLED:
-            refuse("bad-sum", f"the extreme of {extent} elements",
-                   f"attune compares 1 to {_MOST_UNROLLED} elements, one by one", "compute it before")
-        best: Piece = element(("0", TIGHT))
-        for i in range(1, extent):
-            best = trace.make(op, best, element((f"{i}", TIGHT)))
-        return best
+        value = trace.value(x)
+        return _reduced(trace, value, dim, keepdim, one) if value.shape else value
 
-    return _reduced(trace, value, dim, keepdim, one)
-
-
-def largest(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
-    """amax."""
-    return extreme(trace, "max", x, dim, keepdim)
-
-
-def smallest(trace: Trace, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
-    """amin."""
-    return extreme(trace, "min", x, dim, keepdim)
+    return spelling
 
 
 def product(trace: Trace, a: Any, b: Any) -> Value:
@@ -262,7 +247,6 @@ def product(trace: Trace, a: Any, b: Any) -> Value:
 
 
 def norm(trace: Trace, x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, ord: Any = None) -> Value:
-    """The Euclidean norm."""
     if (p if ord is None else ord) not in (2, 2.0, "fro", None):
         refuse("unknown-function", f"a norm of order {p if ord is None else ord}",
                "attune computes only the Euclidean norm", "write it as a sum")

@@ -1,7 +1,5 @@
 # python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors,
 # the layer of its tutorial
-"""`from attune.torch import scaled_dot_product_attention` instead of torch.nn.functional's."""
-
 from __future__ import annotations
 
 from typing import Any, NoReturn
@@ -110,10 +108,9 @@ def spelled_sdpa(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causa
         return _CAUSAL if is_causal else _PLAIN
     score = prob = ""
     kept = ["kv <= q"] if is_causal else []
-    names, captures = [], []
+    captures: dict[str, Tensor] = {}
     if attn_mask is not None:
-        names.append("attn_mask")
-        captures.append(attn_mask)
+        captures["attn_mask"] = attn_mask
         at = zip(attn_mask.shape, ("b", "h", "q", "kv")[4 - attn_mask.dim():])
         read = f"attn_mask[{', '.join(['0' if n == 1 else i for n, i in at])}]"
         if attn_mask.dtype == torch.bool:
@@ -121,10 +118,8 @@ def spelled_sdpa(q: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causa
         else:
             score = f"s + {read}"
     if dropout_p != 0.0:
-        prob, seed = dropping(dropout_p, q.device)
-        names.append("seed")
-        captures.append(seed)
-    return Spelled(Texts(score, " && ".join(kept), prob), tuple(names), tuple(captures))
+        prob, captures["seed"] = dropping(dropout_p, q.device)
+    return Spelled(Texts(score, " && ".join(kept), prob), tuple(captures), tuple(captures.values()))
 
 
 def dropping(share: float, device: torch.device) -> tuple[str, Tensor]:

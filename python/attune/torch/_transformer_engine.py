@@ -1,7 +1,5 @@
 # python/attune/torch/_transformer_engine.py — DotProductAttention with the arguments of TransformerEngine's; its masks
 # and biases
-"""`from attune.torch import DotProductAttention` instead of transformer_engine.pytorch's."""
-
 from __future__ import annotations
 
 import contextlib
@@ -18,11 +16,10 @@ from torch.compiler import is_compiling
 from attune import _core
 from attune._errors import said
 from attune.torch._attend import Packed, attend, check_tensors, starts
-from attune.torch._dynamo import ask_values
-from attune.torch._flex import as_autocast, is_any_autocast
+from attune.torch._flex import as_autocast, is_any_autocast, written
 from attune.torch._graph import Callback, Shape, check_backward, check_tensors_of, score_of
-from attune.torch._mod import Spelled, Texts, _Scan, spell
-from attune.torch._sdpa import dropping
+from attune.torch._mod import Spelled, _Scan, spell
+from attune.torch._sdpa import dropping, spelled_sdpa
 from attune.torch._value import TIGHT, refuse, scalar
 
 MASKS = ("no_mask", "padding", "causal", "padding_causal", "causal_bottom_right", "padding_causal_bottom_right",
@@ -56,7 +53,6 @@ class Kept:
         return q + (lengths[1] - lengths[0]) - kv
 
     def mask(self) -> Callable[..., Any] | None:
-        """As a mask_mod."""
         left, right = self.band
         tensors = self.tensors
         if left < 0 and right < 0 and not self.counts and not tensors.keys() & {"masked", "empty_q"}:
@@ -374,13 +370,12 @@ class DotProductAttention(nn.Module):
         """The mods as text; the last one if it still holds for the tensors of this call."""
         mask = kept.mask()
         if score is None and not kept.tensors and kept.band == (-1, -1):
-            return _PLAIN
+            return spelled_sdpa(q, None, 0.0, is_causal=False)
         if score is None and not kept.tensors and kept.band == (-1, 0) and not kept.at_end:
-            return _CAUSAL
+            return spelled_sdpa(q, None, 0.0, is_causal=True)
         tensors = kept.tensors
         if is_compiling():
-            ask_values()
-            return spell(score, mask, q.device, {})[0]
+            return written(score, mask, q)
         first: dict[int, str] = {}  # a tensor with two names is one capture
         key = (*key, q.device, [(n, first.setdefault(id(t), n), t.shape, t.dtype) for n, t in tensors.items()])
         last = self._written
@@ -406,20 +401,15 @@ class DotProductAttention(nn.Module):
 
     def _with_sink_and_dropout(self, spelled: Spelled, q: Tensor) -> Spelled:
         prob = sink = ""
-        names: list[str] = []
-        captures: list[Tensor] = []
+        captures: dict[str, Tensor] = {}
         if self.training and self.attention_dropout != 0.0:
             with contextlib.nullcontext() if self._tracker is None else self._tracker().fork():
-                prob, seed = dropping(self.attention_dropout, q.device)
-            names.append("seed")
-            captures.append(seed)
+                prob, captures["seed"] = dropping(self.attention_dropout, q.device)
         if self.softmax_offset is not None:
-            sink = "s_aux[h]"
-            names.append("s_aux")
-            captures.append(self.softmax_offset)
+            sink, captures["s_aux"] = "s_aux[h]", self.softmax_offset
         elif self.softmax_type == "off-by-one":
             sink = "0.0f"
-        return spelled.joined(prob, sink, names, captures)
+        return spelled.joined(prob, sink, captures)
 
 
 class _CallbackScan(_Scan):
@@ -438,9 +428,6 @@ class _Written(NamedTuple):
     meaning: _core.Meaning | None
     spelled: Spelled
     read: list[str]  # the tensors' names, in the order of the captures
-
-
-_PLAIN, _CAUSAL = Spelled(Texts()), Spelled(Texts(mask="kv <= q"))
 
 
 def _required(name: str, given: Tensor | None) -> Tensor:

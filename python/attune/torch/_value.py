@@ -55,7 +55,6 @@ def around(piece: Piece, bind: int) -> str:
 
 
 def spelled(number: Any) -> Piece:
-    """A number of Python as a literal."""
     if isinstance(number, bool):
         return ("true" if number else "false"), TIGHT
     if isinstance(number, int):
@@ -130,7 +129,6 @@ class Trace:
         self._count = 0
 
     def capture(self, tensor: Tensor) -> str:
-        """The name of a captured tensor."""
         if not torch.compiler.is_compiling() and tensor.is_neg():  # its memory has the opposite sign
             tensor = tensor.resolve_neg()
             self.lasting = False
@@ -154,7 +152,6 @@ class Trace:
         return scalar(self, "i", (name, TIGHT), natural=bool(number >= 0))
 
     def make(self, op: str, *pieces: Piece) -> Piece:
-        """An operation of the language on pieces of the right kinds."""
         bind = OPS[op][0]
         if len(pieces) == 1 and not op.isalnum():
             return self.named(op + around(pieces[0], PREFIX + 1), PREFIX)
@@ -262,7 +259,6 @@ class Value:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
         return len(self.shape)
 
     @property
@@ -271,7 +267,6 @@ class Value:
         return False
 
     def dim(self) -> int:
-        """How many dimensions."""
         return len(self.shape)
 
     def size(self, dim: int | None = None) -> Any:
@@ -279,7 +274,6 @@ class Value:
         return self.shape if dim is None else self.shape[dim]
 
     def numel(self) -> int:
-        """How many elements."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -327,7 +321,6 @@ def _no_number(asked: str, fix: str) -> NoReturn:
 
 
 def scalar(trace: Trace, kind: str, piece: Piece, natural: bool = False) -> Value:
-    """One number."""
     return Value(trace, kind, (), lambda _: piece, natural)
 
 

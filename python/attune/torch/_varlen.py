@@ -1,6 +1,4 @@
 # python/attune/torch/_varlen.py — attention over packed sequences, with the signature of torch's varlen_attn
-"""`from attune.torch import varlen_attention` instead of torch.nn.attention.varlen.varlen_attn."""
-
 from __future__ import annotations
 
 from typing import Any
