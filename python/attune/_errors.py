@@ -1,5 +1,4 @@
-# python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune; formatted like the C++ ones;
-# words of messages
+# python/attune/_errors.py — Error, a mistake of the caller, and Bug, a mistake of attune, as in C++; words of messages
 from __future__ import annotations
 
 from attune._place import Place, Spot

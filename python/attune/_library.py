@@ -1,5 +1,4 @@
-# python/attune/_library.py — the library as a whole: its options, this machine, bundles of kernels, watching, and waits
-# for compilers shown to a person
+# python/attune/_library.py — the library as a whole: options, machine, bundles of kernels, watching, waits shown
 from __future__ import annotations
 
 import atexit

@@ -1,5 +1,4 @@
-# python/attune/_mod.py — a compiled Mod: the expressions, their captures and parameters, and queries about them; the
-# names of engines
+# python/attune/_mod.py — a compiled Mod: expressions, their captures and parameters, and queries; names of engines
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,4 @@
-# python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture for notebooks and files; tiles
-# listed for many calls
+# python/attune/_picture.py — a mask's tiles, scores and probabilities as a picture; tiles listed for many calls
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

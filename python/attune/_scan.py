@@ -1,5 +1,4 @@
-# python/attune/_scan.py — a key from everything a function refers to, equal for functions with the same meaning; and
-# what joins functions
+# python/attune/_scan.py — a key of all that a function refers to, equal for functions with one meaning; their joins
 """What functions refer to, through closures, globals, defaults, attributes and partials.
 
 Scan describes them in a key. core/expected.cpp reads keys, and core/expected.h decides whether another call's functions

@@ -1,5 +1,4 @@
-# python/attune/_text.py — the operations of the language, and expressions' nodes as text of it, with the span of every
-# node
+# python/attune/_text.py — the operations of the language, and expressions' nodes as text of it, with their spans
 from __future__ import annotations
 
 import itertools

@@ -212,7 +212,8 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
         spelled = own.spelled(score, query)
     else:
         spelled = written(score, mask_mod, query)
-    prob, sink, more = "", "", {}
+    prob = sink = ""
+    more: dict[str, Tensor] = {}
     if dropout:
         prob, more["seed"] = dropping(dropout, query.device)
     if s_aux is not None:

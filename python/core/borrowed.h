@@ -1,5 +1,4 @@
-// python/core/borrowed.h — a Python object as a tensor of attune/c.h, for as long as the Borrowed lives; the exchange
-// functions of its library
+// python/core/borrowed.h — a Python object as a tensor of attune/c.h while it lives; its library's exchange functions
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,4 @@
-// python/core/expected.cpp — reads keys of attune/_scan.py once; compares what functions refer to now with what they
-// referred to
+// python/core/expected.cpp — reads keys of attune/_scan.py, and compares what functions refer to with them
 #include "python/core/expected.h"
 
 #include <bit>

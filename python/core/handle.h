@@ -1,5 +1,4 @@
-// python/core/handle.h — an attention of attune/c.h, how its captures and parameters were declared, and the tensors of
-// its calls
+// python/core/handle.h — an attention of attune/c.h, its declared captures and parameters, its calls' tensors
 #pragma once
 
 #include <nanobind/nanobind.h>

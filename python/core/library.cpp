@@ -1,5 +1,4 @@
-// python/core/library.cpp — the functions of attune/c.h that take no attention, and memory that the library allocates,
-// exported by DLPack
+// python/core/library.cpp — functions of attune/c.h that take no attention, and memory exported by DLPack
 #include "python/core/library.h"
 
 #include <nanobind/stl/string.h>

@@ -1,5 +1,4 @@
-// python/core/library.h — the library as a whole: its operations, this machine, bundles, caches, watching, memory of
-// its own
+// python/core/library.h — the library as a whole: operations, this machine, bundles, caches, watching, own memory
 #pragma once
 
 #include <nanobind/nanobind.h>

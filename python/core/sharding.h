@@ -1,5 +1,4 @@
-// python/core/sharding.h — which rank holds which positions of a call, and how ranks exchange bytes: by Python
-// functions, or by NCCL
+// python/core/sharding.h — which rank holds which positions of a call, and how ranks exchange bytes
 #pragma once
 
 #include <nanobind/nanobind.h>

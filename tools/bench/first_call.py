@@ -1,5 +1,4 @@
-# tools/bench/first_call.py — the time to a mod's first results: compilation alone, spliced and whole; on a GPU also next
-# to FlexAttention, each in its own process
+# tools/bench/first_call.py — the time to a mod's first results: compilation alone; on a GPU also next to FlexAttention
 import argparse
 import contextlib
 import importlib.util

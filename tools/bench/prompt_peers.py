@@ -1,5 +1,4 @@
-# tools/bench/prompt_peers.py — compares attune's prompts and drafts over a paged cache with the same calls over dense
-# keys and with FlashInfer's on this GPU, one after the other
+# tools/bench/prompt_peers.py — prompts and drafts over a paged cache: attune, over dense keys too, and peers, on a GPU
 import argparse
 import json
 import statistics

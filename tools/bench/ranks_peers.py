@@ -1,5 +1,4 @@
-# tools/bench/ranks_peers.py — one sequence over the GPUs of a host: attune's context parallelism and torch's, each
-# compared with one GPU
+# tools/bench/ranks_peers.py — one sequence over a host's GPUs: attune's context parallelism, torch's, and one GPU
 import argparse
 import contextlib
 import gc

@@ -1,5 +1,4 @@
-# tools/bench/serving_peers.py — compares attune's serving calls with torch's and FlashInfer's on this GPU: blocks of all
-# in turn, keys and values in GB/s
+# tools/bench/serving_peers.py — attune's serving calls next to torch's and FlashInfer's on this GPU: GB/s of a cache
 import importlib.util
 import random
 import sys

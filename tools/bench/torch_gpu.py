@@ -1,5 +1,4 @@
-# tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA by cuDNN and by its flash kernel, FlexAttention by
-# Triton and by FlashAttention-4, FlashAttention-4 itself, and cudnn.flex_attention
+# tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA, FlexAttention, and other packages' kernels
 import contextlib
 import importlib.metadata
 import importlib.util

@@ -219,9 +219,9 @@ class Prepared:
         q = self.q.transpose(1, 2).reshape(-1, c.heads, c.d)
         shaped = lambda out: out.view(c.batch, c.seq, c.heads, c.d).transpose(1, 2)
         pools, table = (self.pools, self.table) if c.page else self.in_pages(page)
+        starts = torch.arange(c.batch + 1)
         if c.kind == "mla":
             wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(room)
-            starts = torch.arange(c.batch + 1)
             wrapper.plan(ints(starts * c.seq), ints(starts * (c.keys // page)), table.flatten(),
                          ints([c.keys] * c.batch), c.heads, c.dv(), c.d - c.dv(), page, False, c.d**-0.5, q.dtype,
                          pools[0].dtype)
@@ -232,14 +232,12 @@ class Prepared:
         if c.own:
             shared, own = c.keys // page, c.own // page
             wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, room, "NHD")
-            starts = torch.arange(c.batch + 1)
             wrapper.plan([ints([0, c.batch]), ints(starts)], [ints([0, shared]), ints(starts * own)],
                          [table[:shared], table[shared:]], [ints([page]), ints([page] * c.batch)], c.heads, c.kv_heads,
                          c.d, page, **types)
             return lambda: shaped(wrapper.run(q, tuple(pools)))
         if c.seq > 1:
             wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD")
-            starts = torch.arange(c.batch + 1)
             wrapper.plan(ints(starts * c.seq), ints(starts * (c.keys // page)), table.flatten(),
                          ints([page] * c.batch), c.heads, c.kv_heads, c.d, page, causal=False, **types)
             return lambda: shaped(wrapper.run(q, tuple(pools)))

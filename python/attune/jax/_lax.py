@@ -1,5 +1,4 @@
-# python/attune/jax/_lax.py — mods written in jnp: JAX traces them, and each of its primitives becomes operations of the
-# language
+# python/attune/jax/_lax.py — mods in jnp: each primitive that JAX traces becomes operations of the language
 from __future__ import annotations
 
 import functools
@@ -259,10 +258,6 @@ def _joined(row: Row, axis: int, join: Callable[[int, Callable[[Any], Any]], Any
                 lambda index: join(row.shape[axis], lambda i: row.at((*index[:axis], i, *index[axis:]))))
 
 
-def _summed(one: Any, row: Row, *_: Any) -> Row:
-    return _over(row, one.params["axes"], expr.sum)
-
-
 def _any(one: Any, row: Row) -> Row:
     return _over(row, one.params["axes"], lambda n, body: expr.sum(n, lambda i: expr.i32(body(i))) != 0)
 
@@ -335,7 +330,8 @@ TABLE: dict[str, Callable[..., Row]] = {
     "convert_element_type": _converted, "copy": lambda one, row: row,
     "broadcast_in_dim": _spread, "squeeze": _squeezed, "reshape": _reshaped, "transpose": _transposed,
     "iota": _counted, "slice": _sliced, "concatenate": _concatenated, "stack": functools.partial(_concatenated, stacked=True), "dynamic_slice": _read,
-    "gather": _gathered, "reduce_sum": _summed, "reduce_or": _any, "reduce_and": _all,
+    "gather": _gathered, "reduce_or": _any, "reduce_and": _all,
+    "reduce_sum": lambda one, row, *_: _over(row, one.params["axes"], expr.sum),
     "reduce_max": _extreme(expr.max), "reduce_min": _extreme(expr.min),
     "argmax": _first_of_bools, "dot_general": _product,
 }

@@ -43,20 +43,16 @@ def _natural(*values: Value) -> bool:
     return all(v.kind == "i" and is_natural(v) for v in values)
 
 
-def add(trace: Trace, a: Any, b: Any, *, alpha: Any = 1) -> Value:
-    b = b if isinstance(alpha, int) and alpha == 1 else mul(trace, b, alpha)
-    x, y = _promoted(trace, *_positions(trace, a, b), least="i")
-    return _two(trace, "+", x, y, _natural(x, y))
+def _scaled(op: str) -> Spelling:
+    """The sum or the difference of a and alpha * b."""
+    def spelling(trace: Trace, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+        b = b if isinstance(alpha, int) and alpha == 1 else mul(trace, b, alpha)
+        x, y = _promoted(trace, *_positions(trace, a, b), least="i")
+        return _two(trace, op, x, y, op == "+" and _natural(x, y))
+    return spelling
 
 
-def sub(trace: Trace, a: Any, b: Any, *, alpha: Any = 1) -> Value:
-    b = b if isinstance(alpha, int) and alpha == 1 else mul(trace, b, alpha)
-    x, y = _promoted(trace, *_positions(trace, a, b), least="i")
-    return _two(trace, "-", x, y)
-
-
-def rsub(trace: Trace, a: Any, b: Any, *, alpha: Any = 1) -> Value:
-    return sub(trace, b, a, alpha=alpha)
+sub = _scaled("-")
 
 
 def mul(trace: Trace, a: Any, b: Any) -> Value:
@@ -323,7 +319,8 @@ def isin(trace: Trace, elements: Any, test_elements: Any, *, assume_unique: bool
 
 # Names with one meaning in torch, torch.Tensor, torch.nn.functional and torch.special; dunders are operators.
 SPELLINGS: dict[str, Spelling] = {
-    "add __add__ __radd__": add, "sub subtract __sub__": sub, "rsub __rsub__": rsub,
+    "add __add__ __radd__": _scaled("+"), "sub subtract __sub__": sub,
+    "rsub __rsub__": lambda t, a, b, *, alpha=1: sub(t, b, a, alpha=alpha),
     "mul multiply __mul__ __rmul__": mul,
     "div divide true_divide __truediv__": div, "floor_divide __floordiv__": floor_divide,
     "__rtruediv__ __rdiv__": lambda t, a, b: div(t, b, a), "__rfloordiv__": lambda t, a, b: floor_divide(t, b, a),

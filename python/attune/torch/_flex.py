@@ -148,12 +148,8 @@ def written(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor)
     return spelled_of(score_mod, mask_mod, query.device)
 
 
-def _always() -> bool:
-    return True
-
-
 # A cheap check before the thorough one, whose four calls of torch cost a microsecond.
-is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _always)
+is_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

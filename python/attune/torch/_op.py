@@ -1,5 +1,4 @@
-# python/attune/torch/_op.py — torch.ops.attune.forward and backward: for compile, export, functorch and subclasses; the
-# core's kernels for torch's operators
+# python/attune/torch/_op.py — torch.ops.attune, for compile, export and functorch; kernels for torch's operators
 """The attention as operators of torch.
 
 Mods are text, which is part of a graph; the tensors and integers that mods read are arguments.
@@ -247,18 +246,15 @@ def _each_entry(op: Any, info: Any, in_dims: tuple[Any, ...], args: tuple[Any, .
     return [op(*[entry(a, d, i) for a, d in zip(args, in_dims)]) for i in range(info.batch_size)]
 
 
-def _reads_batch(*texts: str) -> bool:
-    return any(re.search(rf"\bb\b|{DRAWS}", text) for text in texts)
-
-
 @functools.partial(torch.library.register_vmap, "attune::forward", lib=_library)
 def _forward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     """If only q, k and v differ, mapped entries become batch entries, unless a mod reads the batch index."""
-    texts = args[7:11]
+    reads_batch = any(re.search(rf"\bb\b|{DRAWS}", text) for text in args[7:11])
     others = [d for dim in in_dims[3:] for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
-    if args[0].dim() == 5 - (in_dims[0] is None) and not _reads_batch(*texts) and not any(
+    if args[0].dim() == 5 - (in_dims[0] is None) and not reads_batch and not any(
             d is not None for d in others):
-        folded = [_first(t, d, info.batch_size) for t, d in zip(args[:3], in_dims[:3])]
+        folded = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+                  for t, d in zip(args[:3], in_dims[:3])]
         batch = folded[0].shape[1]
         folded = [t.expand(-1, batch, -1, -1, -1) if t.shape[1] != batch else t for t in folded]
         made = torch.ops.attune.forward(*[t.flatten(0, 1) for t in folded], *args[3:])
@@ -273,8 +269,3 @@ def _backward_mapped(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     made = _each_entry(torch.ops.attune.backward, info, in_dims, args)
     stacked = [torch.stack(list(parts)) for parts in zip(*made)]
     return stacked, [0] * len(stacked)
-
-
-def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """With the mapped dimension first."""
-    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -284,7 +284,7 @@ class ContextParallel:
         """
         if self._lengths is None and tensors:
             self._lengths = tensors[0].shape[dim], tensors[0].shape[dim]
-        rows, length = self._of(self.rank, keys, *tensors), self._length(keys)
+        rows, length = self._of(self.rank, keys, *tensors), self.whole((0, 0))[keys]
         for t in tensors:
             if t.shape[dim] != length:
                 refuse("sharding-shape", f"a tensor of {t.shape[dim]} rows is sharded",
@@ -297,7 +297,7 @@ class ContextParallel:
     def gather(self, *tensors: Tensor, dim: int = -2, keys: bool = False) -> Any:
         """Whole tensors, on every rank, of the rows that each rank holds; without gradients."""
         ranges = [self._of(rank, keys) for rank in range(self.count)]
-        counts = [_rows(one) for one in ranges]
+        counts = [sum(end - begin for begin, end in one) for one in ranges]
         made = []
         for t in tensors:
             if t.shape[dim] != counts[self.rank]:
@@ -333,9 +333,6 @@ class ContextParallel:
                    f"this rank's rows are {local[0]} queries and {local[1]} keys",
                    "write context_parallel(mesh, lengths=(queries, keys)), or make q by its shard")
         return self._lengths
-
-    def _length(self, keys: bool) -> int:
-        return self.whole((0, 0))[keys]
 
     def _of(self, rank: int, keys: bool, *tensors: Tensor) -> Ranges:
         return self._any(*tensors).of(rank, keys)
@@ -440,7 +437,3 @@ def _layer(spelled: Spelled, handle: _core.Attention, q: Tensor, k: Tensor, v: T
     """A call from which a Sharding is made: captured tensors are read on the host, now and never again."""
     captures = tuple([t.detach().cpu() for t in spelled.captures])
     return handle, {"q": q, "k": k, "v": v}, captures, tuple([float(n) for n in spelled.ints])
-
-
-def _rows(ranges: Ranges) -> int:
-    return sum(end - begin for begin, end in ranges)

@@ -1,5 +1,4 @@
-# python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature: masks, dropout, nested tensors,
-# the layer of its tutorial
+# python/attune/torch/_sdpa.py — scaled_dot_product_attention with torch's signature, also nested; its tutorial's layer
 from __future__ import annotations
 
 from typing import Any, NoReturn

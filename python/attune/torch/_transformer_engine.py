@@ -1,5 +1,4 @@
-# python/attune/torch/_transformer_engine.py — DotProductAttention with the arguments of TransformerEngine's; its masks
-# and biases
+# python/attune/torch/_transformer_engine.py — DotProductAttention as TransformerEngine's, masks and biases too
 from __future__ import annotations
 
 import contextlib

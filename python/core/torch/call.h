@@ -1,5 +1,4 @@
-// python/core/torch/call.h — calls with torch's tensors, and torch's stream, memory and threads; calls that torch's own
-// autograd records
+// python/core/torch/call.h — calls with torch's tensors, stream, memory and threads; those that its autograd records
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,4 @@
-// python/core/torch/tensors.cpp — torch's tensors as C has them, and new ones for results and working memory; looks up
-// torch's stable C ABI in the torch that is loaded
+// python/core/torch/tensors.cpp — torch's tensors as C has them, and new ones; looks up torch's stable C ABI
 #include "python/core/torch/tensors.h"
 
 #include <algorithm>

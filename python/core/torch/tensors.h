@@ -1,5 +1,4 @@
-// python/core/torch/tensors.h — torch's stable C ABI, its tensors as C has them, and new ones for results and working
-// memory
+// python/core/torch/tensors.h — torch's stable C ABI, its tensors as C has them, and new ones
 #pragma once
 
 #include <nanobind/nanobind.h>
