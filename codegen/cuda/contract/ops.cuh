@@ -143,7 +143,7 @@ __device__ inline auto sum(Body body) {
 __device__ inline void philox(unsigned& c0, unsigned& c1, unsigned& c2, unsigned& c3, unsigned k0, unsigned k1) {
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const unsigned long long even = 0xD2511F53ull * c0, odd = 0xCD9E8D57ull * c2;
+    const unsigned long long even = wide_product(0xD2511F53u, c0), odd = wide_product(0xCD9E8D57u, c2);
     c0 = static_cast<unsigned>(odd >> 32) ^ c1 ^ k0;
     c1 = static_cast<unsigned>(odd);
     c2 = static_cast<unsigned>(even >> 32) ^ c3 ^ k1;
@@ -172,9 +172,6 @@ __device__ inline FourWords words_of(Int seed, Int b, Int h, Int q, unsigned six
   return w;
 }
 
-/// The bits that pairs share, see ir::kept.
-__device__ inline unsigned mixed(unsigned x) { return __funnelshift_r(x, x, 5) ^ __funnelshift_r(x, x, 11); }
-
 /// True for n of 65536 pairs.
 __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
   const FourWords w = words_of(seed, b, h, q, static_cast<unsigned>(kv.i()) >> 4);
@@ -189,27 +186,31 @@ __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
   return static_cast<int>(u) < n.i();
 }
 
-/// kept() of 32 pairs: of the 16 keys of each block, bit by bit.
+/// kept() of 32 pairs: of the 16 keys of each block, bit by bit, the lowest first.
 __device__ inline unsigned kept_word(Int n, const FourWords& low, const FourWords& high) {
   const unsigned share = static_cast<unsigned>(min(max(n.i(), 0), 65536));
-  unsigned below = 0;  // the bits of u so far are below those of share
-  const auto compare = [&](unsigned x, unsigned y, unsigned halves, int nth) {
-    const unsigned bits = __byte_perm(x, y, halves), of_share = 0u - (share >> nth & 1);
-    below = (of_share & ~bits) | (below & ~(bits ^ of_share));
+  // `below`: the bits of u so far are below those of share.
+  const auto compared = [&](unsigned below, unsigned bits, int nth) {
+    const unsigned of_share = 0u - (share >> nth & 1);
+    return (of_share & ~bits) | (below & ~(bits ^ of_share));
+  };
+  // Bits that pairs share are those of x ^ (x rotated by 6), rotated by 5. The two halves are compared where they lie,
+  // which takes fewer instructions than to put those of both blocks side by side.
+  const auto of_shared = [&](const FourWords& w) {
+    unsigned below = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) below = compared(below, w.x[i] ^ __funnelshift_r(w.x[i], w.x[i], 6), i);
+    below = __byte_perm(below, 0, 0x1032);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) below = compared(below, w.x[i] ^ __funnelshift_r(w.x[i], w.x[i], 6), 4 + i);
+    return __funnelshift_r(below, below, 16 + 5);
   };
   constexpr unsigned lower = 0x5410, upper = 0x7632;
-  unsigned x[4], y[4];
+  unsigned below = __byte_perm(of_shared(low), of_shared(high), lower);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[i] = mixed(low.x[i]), y[i] = mixed(high.x[i]);
-    compare(x[i], y[i], lower, i);
-  }
+  for (int i = 0; i < 4; ++i) below = compared(below, __byte_perm(low.x[i], high.x[i], lower), 8 + i);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) compare(x[i], y[i], upper, 4 + i);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) compare(low.x[i], high.x[i], lower, 8 + i);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) compare(low.x[i], high.x[i], upper, 12 + i);
+  for (int i = 0; i < 4; ++i) below = compared(below, __byte_perm(low.x[i], high.x[i], upper), 12 + i);
   return share >> 16 ? ~0u : below;
 }
 

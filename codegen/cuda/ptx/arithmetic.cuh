@@ -102,6 +102,13 @@ __device__ inline const T* further(const T* at, long long steps) {
   return out;
 }
 
+/// mul.wide.u32: of `x * 1ull * y` the compiler makes a product of 64 bits, with an addition of 0.
+__device__ inline unsigned long long wide_product(unsigned x, unsigned y) {
+  unsigned long long out;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(out) : "r"(x), "r"(y));
+  return out;
+}
+
 /// prmt.b32: 32 copies of the highest bit of a byte of x. (__byte_perm does not copy signs.)
 __device__ inline unsigned copies_of_sign(unsigned x, int byte) {
   unsigned out;

@@ -84,6 +84,8 @@ const T* further(const T* at, long long steps) {
   return at + steps;
 }
 
+inline unsigned long long wide_product(unsigned x, unsigned y) { return 1ull * x * y; }
+
 inline unsigned copies_of_sign(unsigned x, int byte) { return x >> (8 * byte + 7) & 1 ? ~0u : 0; }
 
 // A product of two halves is exact in f32, and nearly every sum is exact in f64: rounding twice changes no test.
