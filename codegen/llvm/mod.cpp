@@ -22,7 +22,7 @@ using FourWords = std::array<Val, 4>;
 
 /// ir::philox with key = {seed, second}. A loop: unrolled, it would take most of the compile time of a kernel with
 /// dropout.
-FourWords philox(const FourWords& counter, Val seed, std::uint32_t second) {
+FourWords philox(const FourWords& counter, Val seed, std::uint32_t second, int rounds) {
   Code& code = seed.code();
   const auto times = [&](std::uint32_t by, Val a) { return to_u64(a) * code.index(by); };
   const auto high = [](Val product) { return to_i32(shift_right_logical(product, 32)); };
@@ -32,7 +32,7 @@ FourWords philox(const FourWords& counter, Val seed, std::uint32_t second) {
                          high(even) ^ c[3] ^ c[5],         to_i32(even),
                          c[4] + code.integer(0x9E3779B9u), c[5] + code.integer(0xBB67AE85u)};
   };
-  const auto out = code.loop(code.integer(0), code.integer(10), 1,
+  const auto out = code.loop(code.integer(0), code.integer(rounds), 1,
                              {counter[0], counter[1], counter[2], counter[3], seed, code.integer(second)}, round);
   return {out[0], out[1], out[2], out[3]};
 }
@@ -60,15 +60,15 @@ Val every_fourth(Val a) {
 }
 
 /// The words of blocks, at the other coordinates of `at`.
-FourWords words_of(Val seed, const Coordinates& at, Val block, std::uint32_t second) {
+FourWords words_of(Val seed, const Coordinates& at, Val block, std::uint32_t second, int rounds) {
   // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, block));
   const auto wide = [&](Val x) { return like(all, x); };
-  return philox({wide(block), wide(at.q), wide(at.head), wide(at.batch)}, seed, second);
+  return philox({wide(block), wide(at.q), wide(at.head), wide(at.batch)}, seed, second, rounds);
 }
 /// The words of random() at positions `kv`.
 FourWords words_of_random(Val seed, const Coordinates& at, Val kv) {
-  return words_of(seed, at, shift_right_logical(kv, 2), 0);
+  return words_of(seed, at, shift_right_logical(kv, 2), 0, 10);
 }
 
 Val one_by_one(Val seed, const Coordinates& at) {
@@ -79,7 +79,7 @@ Val one_by_one(Val seed, const Coordinates& at) {
 
 /// The 16 bits of positions `kv`, one block of words for each or for all of them.
 Val sixteen_bits(Val seed, const Coordinates& at, Val block) {
-  const FourWords words = words_of(seed, at, block, 1);
+  const FourWords words = words_of(seed, at, block, 1, ir::kept_rounds);
   const Val lane = at.kv & 15;
   const auto rotated = [](Val x, int by) { return shift_right_logical(x, by) | x << (32 - by); };
   const auto byte = [&](const auto& of_word) {

@@ -14,16 +14,20 @@ namespace attune::ir {
 using Block = std::array<std::uint32_t, 4>;
 
 TEST_CASE("Philox gives the vectors its authors published", "[random]") {
-  CHECK(philox({0, 0, 0, 0}, {0, 0}) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox({0, 0, 0, 0}, {0, 0}, 10) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr std::uint32_t ones = 0xffffffff;
-  CHECK(philox({ones, ones, ones, ones}, {ones, ones}) == Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+  CHECK(philox({ones, ones, ones, ones}, {ones, ones}, 10) == Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, 10) ==
         Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(philox({0, 0, 0, 0}, {0, 0}, 7) == Block{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48});
+  CHECK(philox({ones, ones, ones, ones}, {ones, ones}, 7) == Block{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, 7) ==
+        Block{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a});
 }
 
 TEST_CASE("random takes word kv & 3 of the block of (kv >> 2, q, head, batch)", "[random]") {
   for (std::int32_t kv = 20; kv < 28; ++kv) {
-    const Block block = philox({static_cast<std::uint32_t>(kv) / 4, 3, 2, 1}, {99, 0});
+    const Block block = philox({static_cast<std::uint32_t>(kv) / 4, 3, 2, 1}, {99, 0}, 10);
     CHECK(random(99, 1, 2, 3, kv) == static_cast<float>(block[static_cast<std::size_t>(kv % 4)] >> 8) * 0x1p-24f);
   }
 }
@@ -64,7 +68,7 @@ std::array<std::bitset<128>, 16> bits_of_u(std::size_t kv) {
 
 TEST_CASE("kept compares 16 bits of the block of (kv >> 4, q, head, batch)", "[random]") {
   for (std::int32_t kv = 40; kv < 56; ++kv) {
-    const Block block = philox({static_cast<std::uint32_t>(kv) / 16, 3, 2, 1}, {99, 1});
+    const Block block = philox({static_cast<std::uint32_t>(kv) / 16, 3, 2, 1}, {99, 1}, 7);
     std::int32_t u = 0;
     for (const std::bitset<128>& bits : bits_of_u(static_cast<std::size_t>(kv))) {
       bool odd = false;

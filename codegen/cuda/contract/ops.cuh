@@ -137,12 +137,13 @@ __device__ inline auto sum(Body body) {
   return total;
 }
 
-// ---- random: Philox 4x32-10 as in ir/eval.h -------------------------------------------------------------------------
+// ---- random: Philox 4x32 as in ir/eval.h ----------------------------------------------------------------------------
 
 /// ir::philox of the counter {c0, c1, c2, c3} and the key {k0, k1}.
+template <int rounds>
 __device__ inline void philox(unsigned& c0, unsigned& c1, unsigned& c2, unsigned& c3, unsigned k0, unsigned k1) {
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const unsigned long long even = wide_product(0xD2511F53u, c0), odd = wide_product(0xCD9E8D57u, c2);
     c0 = static_cast<unsigned>(odd >> 32) ^ c1 ^ k0;
     c1 = static_cast<unsigned>(odd);
@@ -157,7 +158,7 @@ __device__ inline void philox(unsigned& c0, unsigned& c1, unsigned& c2, unsigned
 __device__ inline float random(Int seed, Int b, Int h, Int q, Int kv) {
   unsigned c0 = static_cast<unsigned>(kv.i()) >> 2, c1 = static_cast<unsigned>(q.i()),
            c2 = static_cast<unsigned>(h.i()), c3 = static_cast<unsigned>(b.i());
-  philox(c0, c1, c2, c3, static_cast<unsigned>(seed.i()), 0);
+  philox<10>(c0, c1, c2, c3, static_cast<unsigned>(seed.i()), 0);
   const unsigned low = kv.i() & 1 ? c1 : c0, high = kv.i() & 1 ? c3 : c2;
   return static_cast<float>((kv.i() & 2 ? high : low) >> 8) * 0x1p-24f;
 }
@@ -168,7 +169,7 @@ struct FourWords {
 };
 __device__ inline FourWords words_of(Int seed, Int b, Int h, Int q, unsigned sixteen) {
   FourWords w{{sixteen, static_cast<unsigned>(q.i()), static_cast<unsigned>(h.i()), static_cast<unsigned>(b.i())}};
-  philox(w.x[0], w.x[1], w.x[2], w.x[3], static_cast<unsigned>(seed.i()), 1);
+  philox<7>(w.x[0], w.x[1], w.x[2], w.x[3], static_cast<unsigned>(seed.i()), 1);
   return w;
 }
 
