@@ -1,4 +1,4 @@
-// ir/eval.cpp — the meaning of each op, random numbers by Philox 4x32-10, and expressions flattened into steps
+// ir/eval.cpp — the meaning of each op, random numbers by Philox 4x32, and expressions flattened into steps
 #include "ir/eval.h"
 
 #include <algorithm>

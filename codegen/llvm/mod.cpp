@@ -12,11 +12,12 @@
 
 #include "codegen/llvm/element.h"
 #include "codegen/llvm/math.h"
+#include "ir/eval.h"
 
 namespace attune::codegen {
 namespace {
 
-// ---- random numbers (ir/random.h) -----------------------------------------------------------------------------------
+// ---- random numbers (ir/eval.h) -------------------------------------------------------------------------------------
 
 using FourWords = std::array<Val, 4>;
 

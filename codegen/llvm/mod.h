@@ -14,7 +14,7 @@
 
 namespace attune::codegen {
 
-// ---- random numbers (ir/random.h) -----------------------------------------------------------------------------------
+// ---- random numbers (ir/eval.h) -------------------------------------------------------------------------------------
 
 struct Coordinates {
   Val kv, q, head, batch;
