@@ -20,6 +20,7 @@ struct Tile : ForwardTile90 {
   int distances = 0;     ///< 1: distant_part() is computed once a distance
   int column_words = 0;  ///< words of a column that scores read in shared memory; 0: each warp reads columns itself
   int small_tanh = 0;    ///< 1: exact tanhs are polynomials where arguments are small
+  int drawn = 0;         ///< 1: a warpgroup of its own draws dropout's decisions ahead
   bool operator==(const Tile&) const = default;
 };
 constexpr auto members = [] {
@@ -29,6 +30,7 @@ constexpr auto members = [] {
       TileMember<Tile>{{.name = "distances", .least = 0, .most = 1}, &Tile::distances},
       TileMember<Tile>{{.name = "column_words", .least = 0, .most = 2}, &Tile::column_words},
       TileMember<Tile>{{.name = "items", .least = 1, .most = 2}, &Tile::items},
+      TileMember<Tile>{{.name = "drawn", .least = 0, .most = 1}, &Tile::drawn},
   });
   member_named(out, "m").least = 64;
   member_named(out, "own_o").most = 2;
@@ -183,6 +185,16 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
     return {tile, shorter};
   }
   std::vector<Tile> out;
+  if (facts.drops && width <= 192 && usual.front().m == 128)
+    for (Tile tile : usual) {
+      if (tile.m != 128) continue;
+      tile.drawn = 1;
+      tile.small_tanh = facts.has_tanh && spec.exact && facts.distant_reads == 0;
+      if (narrow && tile.issue_order == 2) tile.issue_order = 1;
+      if (!narrow) tile.q_stages = 1;
+      out.push_back(tile);
+    }
+  if (!out.empty()) return out;
   if (facts.has_tanh && spec.exact && facts.distant_reads == 0)
     for (Tile tile : usual) {
       tile.small_tanh = 1;
@@ -229,6 +241,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                           {.copies = tile.copies != 0,
                            .distances = tile.distances != 0,
                            .small_tanh = tile.small_tanh != 0,
+                           .drawn = tile.drawn != 0,
                            .column_words = tile.column_words,
                            .items = tile.items});
 }
@@ -242,6 +255,12 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
     return "heads share a tile, and a warp's 16 rows are not of one head: copies, distances and column_words must be 0";
   if (tile.column_words && (tile.copies || tile.distances))
     return "scores read one kind of numbers from shared memory: copies and distances must be 0, or column_words";
+  if (tile.drawn && (spec.heads > 1 || tile.distances || tile.column_words))
+    return "heads share no tile whose decisions are drawn ahead, and scores read no numbers beside them: distances and "
+           "column_words must be 0";
+  if (tile.drawn && spec.dv > 192)
+    return "with a further warpgroup, products of more than 192 columns lack registers: drawn must be 0";
+  if (tile.drawn && tile.m != 128) return "four warps draw for 32 queries each, if not for all: m must be 128";
   if (tile.own_o == 2 && (tile.n < 64 || tile.stages < tile.m / 64))
     return "o has no room in the memory of values: own_o must be 0 or 1";
   // A phase of `results_left` could end twice before the producer warp looks, if tiles of queries have no keys.
@@ -256,6 +275,7 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (tile.distances && facts.distant_reads == 0)
     return "distances must be 0: no part of the score reads captured tensors by q - kv alone";
+  if (tile.drawn && !facts.drops) return "drawn must be 0: the prob mod is no dropout";
   if (tile.column_words && tile.column_words != facts.column_words)
     return facts.column_words == 0
                ? "column_words must be 0: no part of the score reads captured tensors by kv alone"

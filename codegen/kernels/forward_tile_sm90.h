@@ -83,10 +83,10 @@ inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int share
   return numbers90(spec, tile) <= most_numbers90(tile.m, 3) && shared_bytes <= most_shared_of(3, 90) ? 3 : 2;
 }
 
-/// The parts of scores that a block keeps in shared memory (HasCopied, HasDistant, HasTanh), its words of a column, the
-/// tiles of queries scheduled ahead, and Tile::parts.
+/// The parts of scores that a block keeps in shared memory (HasCopied, HasDistant, HasTanh), whether it does so with
+/// dropout's decisions, its words of a column, the tiles of queries scheduled ahead, and Tile::parts.
 struct ForwardHeld90 {
-  bool copies = false, distances = false, small_tanh = false;
+  bool copies = false, distances = false, small_tanh = false, drawn = false;
   int column_words = 0, items = 1, parts = 0;
 };
 
@@ -103,6 +103,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
   if (held.column_words > 0) plan.tile.own.emplace_back("column_words", held.column_words);
   if (held.small_tanh) plan.tile.own.emplace_back("small_tanh", 1);
+  if (held.drawn) plan.tile.own.emplace_back("drawn", 1);
   if (held.items > 1) plan.tile.own.emplace_back("items", held.items);
   plan.tile.parts = held.parts;
   if (held.parts > 0) plan.tile.own.emplace_back("parts", held.parts);
@@ -120,6 +121,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .copies = held.copies,
                                .distances = held.distances,
                                .column_words = held.column_words,
+                               .drawn = held.drawn,
                                .items = held.items,
                                .per_entry = spec.per_entry,
                                .parts = std::max(held.parts, 1)};
@@ -133,7 +135,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);
   return {.plan = std::move(plan),
-          .threads = forward_block90(tile.m).threads,
+          .threads = forward_block90(tile.m, 1, false, held.drawn).threads,
           .shared_bytes = bytes,
           .blocks_of_sm = blocks,
           .counts_tiles = tile.dynamic != 0,

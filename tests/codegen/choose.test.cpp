@@ -690,7 +690,8 @@ TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]
   CHECK(all.refused.empty());
   REQUIRE(all.choices.size() == usual.size() + 1);
   CHECK(variant_of(all.choices[0].plan).text() == "forward_sm90:m=128,n=176,stages=2,q_stages=1,own_o=0,issue_order=2,"
-                                                  "dynamic=1,small_tanh=0,copies=0,distances=0,column_words=0,items=1");
+                                                  "dynamic=1,small_tanh=0,copies=0,distances=0,column_words=0,items=1,"
+                                                  "drawn=0");
   CHECK(all.choices[0].shared_bytes <= 227 * 1024);
   for (std::size_t i = 0; i < usual.size(); ++i)
     CHECK(fmt::format("{} {} x {}", all.choices[i + 1].plan.kernel->name, all.choices[i + 1].plan.tile.m,
@@ -722,6 +723,14 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   for (const char* member : {"copies", "distances", "column_words"})
     CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.heads = 4}, {.shares_tiles = true})
               .find("heads share a tile") != std::string::npos);
+  const Traits dropout{.has_prob = true, .drops = true};
+  CHECK(refused("forward_sm90:q_stages=1,drawn=1").find("the prob mod is no dropout") != std::string::npos);
+  CHECK(refused("forward_sm90:m=64,n=64,issue_order=0,drawn=1", {}, dropout).find("m must be 128") !=
+        std::string::npos);
+  CHECK(refused("forward_sm90:n=64,q_stages=1,own_o=2,drawn=1", {.d = 256, .dv = 256}, dropout)
+            .find("more than 192 columns") != std::string::npos);
+  CHECK(refused("forward_sm90:q_stages=1,drawn=1", {.heads = 4}, {.drops = true, .shares_tiles = true})
+            .find("heads share no tile") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
   CHECK(refused("forward_sm80:warps=3").find("16 or 32 times the warps") != std::string::npos);
@@ -946,7 +955,7 @@ std::vector<KernelChoice> with_held(std::vector<KernelChoice> choices) {
   for (std::size_t i = 0, count = choices.size(); i < count; ++i) {
     const KernelPlan plan = choices[i].plan;
     if (plan.kernel->name != "forward_sm90") continue;
-    for (const char* member : {"copies", "distances", "column_words"}) {
+    for (const char* member : {"copies", "distances", "column_words", "drawn"}) {
       Variant variant = plan.variant;
       variant.set(member, 1);
       choices.push_back(plan.kernel->choice(plan.spec, variant));

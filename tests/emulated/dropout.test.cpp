@@ -59,6 +59,32 @@ TEST_CASE("dropout is the oracle's on emulated GPUs, forward and backward", "[em
   }
 }
 
+TEST_CASE("dropout that further warps draw ahead is the oracle's in every tile, and what warps draw themselves",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Attention window{.mask = mods::sliding_window(90), .prob = mods::dropout(0.7f, 5)},
+      biased{.score = [](Float s, At at) { return s + 0.02f * f32(at.kv - at.q); }, .prob = mods::dropout(0.7f, 5)};
+  std::size_t nth = 0;
+  for (const auto& [d, kernel] : {std::pair{64, "forward_sm90:m=128,n=128,issue_order=2,drawn=1"},
+                                  {64, "forward_sm90:m=128,n=80,stages=4,issue_order=0,items=2,drawn=1"},
+                                  {128, "forward_sm90:m=128,n=128,q_stages=1,issue_order=1,drawn=1"},
+                                  {128, "forward_sm90:m=128,n=112,q_stages=1,own_o=2,drawn=1"},
+                                  {192, "forward_sm90:m=128,n=64,q_stages=1,own_o=2,drawn=1"},
+                                  {64, "forward_sm90:m=128,n=128,drawn=0"}}) {
+    if (!in_turn(++nth, 3)) continue;
+    const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+    Shape shape = wide(d, nth), packed = wide(d, nth);
+    shape.kv_len = 403;
+    packed.q_lens = packed.kv_lens = {77, 0, 1, 230};
+    for (const Shape& one : {shape, packed}) {
+      INFO(one.describe());
+      CHECK(
+          compare(Subject(nth % 2 ? window : biased), inputs(one), std::span(&engine, 1), {.backward = false}).wrong ==
+          "");
+    }
+  }
+}
+
 TEST_CASE("dropout over keys from any position on is the oracle's on emulated GPUs", "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::array engines{emulated_engine({.arch = 80}), emulated_engine({.arch = 90, .sms = 3, .seed = 4})};

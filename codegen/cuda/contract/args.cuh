@@ -9,11 +9,12 @@ namespace attune {
 /// Four warps, which issue products together.
 constexpr int warpgroup_threads = 128;
 
-/// A block of a warpgroup that loads and of others that compute: the registers that a thread of either keeps.
+/// A block of a warpgroup that loads and of others that compute: the registers that a thread of each keeps.
 struct Block90 {
   int consumers = 2;  ///< warpgroups that compute
   int loading = 40, computing = 232;
-  int threads = (1 + consumers) * warpgroup_threads;
+  int drawing = 0;  ///< of a further warpgroup, which draws random numbers; 0: there is none
+  int threads = (1 + consumers + (drawing > 0)) * warpgroup_threads;
 };
 
 /// Rows of tiles for Hopper lie in shared memory in chunks: the bytes of a row of a chunk, which TMA swizzles.

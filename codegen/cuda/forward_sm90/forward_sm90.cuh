@@ -87,6 +87,7 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
   __device__ void operand() {
 #pragma unroll
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
+    if constexpr (Exact::is_drawn) this->drawn.each([&](int i, int r, unsigned mask) { p[2 * i + r] &= mask; });
   }
 };
 
@@ -102,7 +103,7 @@ requires requires { Tile::blocks; }
 constexpr int blocks_of_sm<Tile> = Tile::blocks;
 
 template <class Tile>
-constexpr Block90 block_of = forward_block90(Tile::m, blocks_of_sm<Tile>, is_per_entry<Tile>);
+constexpr Block90 block_of = forward_block90(Tile::m, blocks_of_sm<Tile>, is_per_entry<Tile>, is_drawn<Tile>);
 
 /// One thread initialises the barriers of a block.
 template <class Tile>
@@ -145,6 +146,12 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
       if (thread >= 64) FindDistances90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
     if constexpr (has_columns<Tile>)
       if (thread >= 64) FindColumns90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
+  } else if (is_drawn<Tile> && group > Tile::m / 64) {
+    if constexpr (is_drawn<Tile>) {
+      registers_down<block_of<Tile>.drawing>();
+      const int warp = uniform(thread / 32) - (Tile::m / 16 + 4);
+      DrawWords90<Tile, User>{{args, user, shared, warp, thread % 32}}.run();
+    }
   } else {
     registers_up<block_of<Tile>.computing>();
     Consumer(args, user, shared, group - 1, thread % warpgroup_threads).run();

@@ -5,17 +5,22 @@
 
 namespace attune {
 
-/// `blocks`: of an SM. Places of keys take registers of threads that load: with 40, a tail of values spills, and
-/// consumers lose nothing.
-constexpr Block90 forward_block90(int m, int blocks = 1, bool per_entry = false) {
+/// `blocks`: of an SM. `drawn`: a warpgroup draws dropout's decisions. Places of keys take registers of threads that
+/// load: with 40, a tail of values spills, and consumers lose nothing.
+constexpr Block90 forward_block90(int m, int blocks = 1, bool per_entry = false, bool drawn = false) {
   return {.consumers = m / 64,
-          .loading = per_entry && blocks < 3   ? 56
+          .loading = drawn                     ? (per_entry ? 56 : 32)
+                     : per_entry && blocks < 3 ? 56
                      : m == 192 || blocks == 3 ? 32
                                                : 40,
-          .computing = m == 192      ? (per_entry ? 152 : 160)
+          .computing = drawn         ? (per_entry ? 200 : 216)
+                       : m == 192    ? (per_entry ? 152 : 160)
                        : blocks == 1 ? (per_entry ? 224 : 232)
                        : blocks == 2 ? (per_entry ? 200 : 216)
-                                     : 128};
+                                     : 128,
+          .drawing = !drawn      ? 0
+                     : per_entry ? 56
+                                 : 48};
 }
 
 struct ForwardLayout90 {
@@ -31,6 +36,8 @@ struct ForwardLayout90 {
   bool distances = false;
   /// Words that scores read of each column, see numbers.cuh.
   int column_words = 0;
+  /// Words of dropout's decisions on the pairs of a tile, see numbers.cuh.
+  bool drawn = false;
   /// Tiles of queries that are scheduled ahead of the warps that need them.
   int items = 1;
   /// Entries have their own lengths and positions: each item says them.
@@ -62,7 +69,10 @@ struct ForwardLayout90 {
   // The columns of each of four lanes, whose lines begin in different banks, and a maximum for each warp. Numbers are
   // found while those of stages + 1 tiles may still be read.
   int columns_line = column_words ? (column_words * n + 127) / 128 * 128 + 16 : 0, columns_most = 4 * columns_line,
-      numbers_bytes = column_words ? columns_most + 16 : 2 * distant_copy,
+      drawn_bytes = drawn ? (n + 31) / 32 * m * 4 : 0,
+      numbers_bytes = column_words ? columns_most + 16
+                      : drawn      ? drawn_bytes
+                                   : 2 * distant_copy,
       barriers = numbers + 2 * stages * numbers_bytes;
   // Two barriers for each stage of queries, keys and values: full, then empty.
   int q_full = barriers, k_full = q_full + 16 * q_stages, v_full = k_full + 16 * stages,

@@ -1,10 +1,13 @@
-// codegen/cuda/forward_sm90/numbers.cuh — what scores of a tile of keys need, computed ahead by warps next to the
-// producer warp: columns, or distances of pairs
+// codegen/cuda/forward_sm90/numbers.cuh — what scores and P of a tile of keys need, computed ahead by warps next to
+// the producer warp: columns, distances of pairs, dropout's decisions
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"
 #include "codegen/cuda/forward_sm90/tile_scheduler.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
+#include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
+#include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
 
@@ -213,6 +216,73 @@ struct Distances90 {
       f(i, 0, 1, now.y);
       f(i, 1, 1, below.y);
     }
+  }
+};
+
+/// The decisions for a consumer warp's rows of a tile, as masks of P's operand.
+template <class Tile>
+struct DrawnWords90 {
+  static constexpr int words = (Tile::n + 31) / 32;
+  unsigned of_row[words][2];  ///< shifted, so that the lane's second column is the highest bit of the first byte
+
+  /// `numbers`: numbers_of(). `row`: the warp's first.
+  __device__ void read(unsigned numbers, int row, int lane) {
+    // A multiplication shifts in another pipe than all the masks; `pin` keeps the compiler from making it a shift.
+    unsigned by = 1u << (6 - 2 * (lane & 3));
+    pin(by);
+    each_word([&](int w, int r) {
+      const int at = Tile::m * w + row + lane / 4 + 8 * r;
+      of_row[w][r] = static_cast<unsigned>(shared_get(numbers + 4 * static_cast<unsigned>(at))) * by;
+    });
+  }
+  /// Calls f(i, r, mask) for the columns 8 i + 2 (lane % 4) and the next of row r, of which the mask has 16 bits each.
+  template <class F>
+  __device__ void each(const F& f) const {
+    each_word([&](int w, int r) {
+      const unsigned second = of_row[w][r], first = second + second;
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (4 * w + j < Tile::n / 8) f(4 * w + j, r, copies_of_signs(first, second, j));
+    });
+  }
+
+ private:
+  template <class F>
+  __device__ static void each_word(const F& f) {
+#pragma unroll
+    for (int w = 0; w < words; ++w)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) f(w, r);
+  }
+};
+
+/// Draws the words of each tile: a word is 32 keys of a query, and the words of the same keys lie together.
+template <class Tile, class User>
+struct DrawWords90 : FindNumbers90<Tile, User> {
+  using Base = FindNumbers90<Tile, User>;
+  using Base::k, Base::lane, Base::shared, Base::user, Base::warp;
+  static constexpr int words = DrawnWords90<Tile>::words, warps = number_warps<Tile>;
+  static_assert(Tile::m == 32 * warps);
+  /// A warp draws its word for all queries if there is one for each warp: what depends on the keys alone is then
+  /// computed once. Otherwise it draws all words for 32 queries.
+  static constexpr bool by_word = words == warps;
+  static constexpr int parts = by_word ? Tile::m / 32 : words;
+
+  __device__ void run() {
+    this->each_tile([&](const typename User::Head& head, const Where& at, int q, int kv) {
+      const KeptDraws<User> draws(user, head, at);
+      const auto draw = [&](int i) {
+        const int word = by_word ? warp : i, row = 32 * (by_word ? i : warp) + lane;
+        shared_put(numbers_of<Tile>(shared, k) + 4 * static_cast<unsigned>(Tile::m * word + row),
+                   draws.template from<!is_per_entry<Tile>>(q + row, static_cast<unsigned>(kv + 32 * word)));
+      };
+      // Two at a time, whose blocks of Philox hide each other's latency. All four at once were 2 % slower.
+#pragma unroll 1
+      for (int i = 0; i < parts; i += 2)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (parts % 2 == 0 || i + j < parts) draw(i + j);
+    });
   }
 };
 

@@ -269,7 +269,8 @@ requires(is_per_entry<Tile>&& parts_of<Tile> == 0) struct KeySourceOf<Tile> {
 /// computes distances or columns.
 enum class Loads { all, keys, values };
 template <class Tile>
-constexpr bool values_have_warp = is_per_entry<Tile>&& parts_of<Tile> == 0 && number_warps<Tile> == 0;
+constexpr bool values_have_warp = is_per_entry<Tile>&& parts_of<Tile> == 0 && !has_distances<Tile> &&
+                                  !has_columns<Tile>;
 
 // ---- the producer warp ----------------------------------------------------------------------------------------------
 

@@ -53,10 +53,12 @@ struct ForwardScores90 {
   int q0, origin;
   int part;             ///< in the epilogue, if items are parts of keys: which one
   unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
-  unsigned numbers;     ///< with distances or columns: where those of this tile are
+  unsigned numbers;     ///< with distances, columns or drawn words: where those of this tile are
   float factor;
   bool moved = true;
-  KeptByQueries<User::traits.drops ? n : 0> kept;  ///< by dropout, of this tile
+  static constexpr bool is_drawn = attune::is_drawn<Tile>, draws = User::traits.drops && !is_drawn;
+  KeptByQueries<draws ? n : 0> kept;  ///< by dropout, of this tile
+  DrawnWords90<Tile> drawn;           ///< the same, if other warps draw
 
   __device__ const auto& inside() const {
     if constexpr (knows_inside)
@@ -134,15 +136,15 @@ struct ForwardScores90 {
       return user.col(head, at, origin, kv);
   }
 
-  /// The numbers for distances or columns are those that came with the keys in this place.
+  /// The numbers for distances or columns, and drawn words, are those that came with the keys in this place.
   __device__ void take_numbers(const Place<Tile::stages>& keys) {
-    if constexpr (has_distant || has_columns) numbers = numbers_of<Tile>(shared, keys);
+    if constexpr (has_distant || has_columns || is_drawn) numbers = numbers_of<Tile>(shared, keys);
   }
   __device__ auto columns() const { return Columns90<Tile, typename User::Col>{numbers, lane}; }
 
   /// Draws which pairs of a tile dropout keeps.
   __device__ void draw(int tile) {
-    if constexpr (User::traits.drops) {
+    if constexpr (draws) {
       constexpr bool aligned = !is_per_entry<Tile>;  // otherwise keys begin at any position
       kept.template draw<aligned>(KeptDraws<User>(user, head, at), q0 + below * (lane & 1), first_key(tile), lane);
     }

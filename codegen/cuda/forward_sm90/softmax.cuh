@@ -151,10 +151,12 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
   }
 
-  /// Applies the prob mod to P; dropout's factor is left to finish().
+  /// Applies the prob mod to P; dropout's factor is left to finish(), and drawn decisions to operand().
   template <bool Partial>
   __device__ void prob(int tile) {
-    if constexpr (User::traits.drops)
+    if constexpr (Scores::is_drawn)
+      this->drawn.read(this->numbers, 64 * this->group + 16 * this->warp, this->lane);
+    else if constexpr (User::traits.drops)
       each([&](int i, int r, int e) {
         float& x = s[4 * i + 2 * r + e];
         x = this->kept.holds(i, r, e) ? x : 0.0f;

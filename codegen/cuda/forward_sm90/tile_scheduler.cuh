@@ -65,9 +65,16 @@ requires requires { Tile::column_words; }
 constexpr int words_of_column<Tile> = Tile::column_words;
 template <class Tile>
 constexpr bool has_columns = words_of_column<Tile> != 0;
-/// Warps that compute these, or what depends on the distance.
+/// True if a warpgroup of its own draws dropout's decisions for the others.
 template <class Tile>
-constexpr int number_warps = has_distances<Tile> || has_columns<Tile> ? 2 : 0;
+constexpr bool is_drawn = requires {
+  requires Tile::drawn != 0;
+};
+/// Warps that compute one of these.
+template <class Tile>
+constexpr int number_warps = is_drawn<Tile>                             ? 4
+                             : has_distances<Tile> || has_columns<Tile> ? 2
+                                                                        : 0;
 
 /// True if results leave through the memory of the last values: those of the last warpgroup through that of the last
 /// tile, those of the warpgroup before it through that of the tile before.
@@ -118,6 +125,7 @@ struct Shared90 {
                                       .copies = copies_reads<Tile>,
                                       .distances = has_distances<Tile>,
                                       .column_words = words_of_column<Tile>,
+                                      .drawn = is_drawn<Tile>,
                                       .items = items_ahead<Tile>,
                                       .per_entry = is_per_entry<Tile>,
                                       .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};

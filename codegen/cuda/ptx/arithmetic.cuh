@@ -116,6 +116,13 @@ __device__ inline unsigned copies_of_sign(unsigned x, int byte) {
   return out;
 }
 
+/// prmt.b32: 16 copies of the highest bit of a byte of x, and above them 16 of that of the same byte of y.
+__device__ inline unsigned copies_of_signs(unsigned x, unsigned y, int byte) {
+  unsigned out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(0xcc88 + 0x1111 * byte));
+  return out;
+}
+
 /// fma.rn.f16x2: a b + c of both halves, rounded once.
 __device__ inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
   asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));

@@ -87,6 +87,9 @@ const T* further(const T* at, long long steps) {
 inline unsigned long long wide_product(unsigned x, unsigned y) { return 1ull * x * y; }
 
 inline unsigned copies_of_sign(unsigned x, int byte) { return x >> (8 * byte + 7) & 1 ? ~0u : 0; }
+inline unsigned copies_of_signs(unsigned x, unsigned y, int byte) {
+  return (copies_of_sign(x, byte) & 0xffffu) | copies_of_sign(y, byte) << 16;
+}
 
 // A product of two halves is exact in f32, and nearly every sum is exact in f64: rounding twice changes no test.
 inline unsigned fma_f16_pair(unsigned a, unsigned b, unsigned c) {
