@@ -54,6 +54,7 @@ class Mask(BlockMask):
         return self._shape
 
     def contiguous(self) -> Mask:
+        """Itself."""
         return self
 
     def spelled(self, score: Callable[..., Any] | None, query: Tensor) -> Spelled:
