@@ -1,5 +1,5 @@
-// codegen/cuda/forward_sm90/numbers.cuh — what scores and P of a tile of keys need, computed ahead by warps next to
-// the producer warp: columns, distances of pairs, dropout's decisions
+// codegen/cuda/forward_sm90/numbers.cuh — what scores and P need of a tile of keys, computed ahead by further warps:
+// columns, distances of pairs, dropout's decisions
 #pragma once
 
 #include "codegen/cuda/contract/mod.cuh"
