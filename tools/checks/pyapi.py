@@ -7,7 +7,7 @@ import sys
 from tree import ROOT, read, verdict
 
 PAGE = "docs/python-api.md"
-MODULES = ["attune", "attune.mods", "attune.torch", "attune.jax", "attune.hf", "attune.diffusers"]
+MODULES = ["attune", "attune.mods", "attune.torch", "attune.jax", "attune.jax.maxtext", "attune.hf", "attune.diffusers"]
 BEGIN = """# The Python API
 
 This page is for reference: every public name of the Python package, from its docstrings. [Python](python.md),

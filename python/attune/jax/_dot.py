@@ -75,12 +75,12 @@ def dot_product_attention(query: Array, key: Array, value: Array, bias: Array | 
     for name, given, place in (("query_seq_lengths", query_seq_lengths, "q"),
                                ("key_value_seq_lengths", key_value_seq_lengths, "kv")):
         if given is not None:
-            held[name] = _whole(name, given, (entries,))
+            held[name] = whole(name, given, (entries,))
             kept.append(f"{place} < {name}[b]")
     if segment_ids is not None:
         kept.append(_segments(segment_ids, flat, (entries, rows), (entries, keys), held))
     if sinks is not None:
-        held["sinks"] = _shaped("sinks", _array("sinks", sinks), (heads,), "a logit for each head of the query")
+        held["sinks"] = shaped("sinks", _array("sinks", sinks), (heads,), "a logit for each head of the query")
     prob = _dropped(dropout_rate, dropout_key, held)
     parts = {"score": score if score != "s" else None, "mask": " && ".join(kept) or None, "prob": prob,
              "sink": None if sinks is None else "sinks[h]"}
@@ -98,19 +98,19 @@ def _array(name: str, given: Any) -> Any:
     return jnp.asarray(given)
 
 
-def _shaped(name: str, array: Any, shape: tuple[int, ...], what: str) -> Any:
+def shaped(name: str, array: Any, shape: tuple[int, ...], what: str) -> Any:
     if array.shape != shape:
         raise Error.at(here(), "bad-argument", f"`{name}` has shape {list(array.shape)}",
                        f"it is {what}: of shape {list(shape)}", "reshape it, or take other arrays for the call")
     return array
 
 
-def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Any:
+def whole(name: str, given: Any, shape: tuple[int, ...]) -> Any:
     array = _array(name, given)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise Error.at(here(), "bad-argument", f"`{name}` holds {array.dtype}", "it is whole numbers",
                        "convert it to int32")
-    return _shaped(name, array, shape, "whole numbers, for this call").astype(jnp.int32)
+    return shaped(name, array, shape, "whole numbers, for this call").astype(jnp.int32)
 
 
 def _number(name: str, given: Any, held: dict[str, Any]) -> str:
@@ -118,7 +118,7 @@ def _number(name: str, given: Any, held: dict[str, Any]) -> str:
     if not _arrays.is_array(given):
         held[name] = _arguments.real(name, given)
         return name
-    held[name] = _shaped(name, jnp.asarray(given), (), "one number")
+    held[name] = shaped(name, jnp.asarray(given), (), "one number")
     return f"{name}[]"
 
 
@@ -126,7 +126,7 @@ def _scaled(scale: Any, held: dict[str, Any]) -> tuple[str, float | None]:
     """The score, and the scale before it: a traced scale is a factor of the score."""
     if not isinstance(scale, jax.core.Tracer):
         return "s", _arguments.real("scale", scale)
-    held["factor"] = _shaped("scale", scale, (), "one number")
+    held["factor"] = shaped("scale", scale, (), "one number")
     return "factor[] * s", 1.0
 
 
@@ -152,7 +152,7 @@ def _window(size: Any) -> str:
 def _segments(given: Any, flat: bool, ours: tuple[int, int], theirs: tuple[int, int], held: dict[str, Any]) -> str:
     def one(name: str, array: Any, shape: tuple[int, int]) -> None:
         array = _array("segment_ids", array)
-        held[name] = _whole("segment_ids", array[None] if flat else array, shape)
+        held[name] = whole("segment_ids", array[None] if flat else array, shape)
 
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
