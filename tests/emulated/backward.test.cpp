@@ -37,7 +37,7 @@ TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
   std::size_t nth = 0;
   for (const auto& [q_len, kv_len] : {std::pair{80, 128}, {79, 300}, {161, 129}, {250, 250}})
     for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 70"}) {
-      if (!in_turn(nth++, 2)) continue;
+      if (!in_turn(nth++, 4)) continue;
       INFO(q_len << " queries, " << kv_len << " keys, " << mask);
       CHECK(wrong(engine, mask, dense(q_len, kv_len, 128)) == "");
     }
@@ -69,7 +69,7 @@ TEST_CASE("prob mods that are multiples of p are right in every order of the ste
       for (const Attention& attention : all) {
         const Subject subject(attention);
         if (order == 3 && attention.score) continue;  // rounded early, as in order 2
-        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
         for (const Shape& shape : {dense(200, 230, d), packed({150, 0, 1, 77}, d)}) {
           INFO(order << ' ' << shape.describe());
           CHECK(compare(subject, inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong ==
@@ -85,7 +85,7 @@ TEST_CASE("packed sequences are visited in alternating directions", "[emulated]"
                            emulated_engine({.arch = 90, .sms = 5, .seed = 11})};
   for (const std::int64_t d : {64, 128})
     for (const std::string mask : {"true", "kv <= q"}) {
-      if (!in_turn((d == 64) != (mask == "true"), 2)) continue;
+      if (!in_turn((d == 64) != (mask == "true"), 4)) continue;
       INFO(d << ' ' << mask);
       CHECK(wrong(engines, mask, packed({300, 1, 129, 256, 77}, d)) == "");
       if (mask != "true") CHECK(wrong(engines, mask, packed({128, 384}, d)) == "");
@@ -107,8 +107,8 @@ TEST_CASE("the item that visits queries last completes their dq", "[emulated]") 
     for (std::size_t nth = 0; const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q",
                                                         "kv < q - 60 || kv > q + 200", "kv / 64 % 2 == q / 128 % 2"}) {
       INFO(d << ' ' << mask);
-      if (in_turn(nth, 6)) CHECK(wrong(all, mask, dense(300, 300, d)) == "");
-      if (in_turn(nth + 3, 6))
+      if (in_turn(nth, 12)) CHECK(wrong(all, mask, dense(300, 300, d)) == "");
+      if (in_turn(nth + 3, 12))
         CHECK(wrong(all, mask, nth % 2 ? dense(161, 270, d) : packed({300, 1, 129, 70}, d)) == "");
       ++nth;
     }
@@ -123,7 +123,7 @@ TEST_CASE("dq is added up in any order", "[emulated]") {
 
 TEST_CASE("dq is completed in sections of both directions", "[emulated]") {
   if (skipped_without_compiler()) return;
-  if (!in_turn(1, 4)) return;  // a long call
+  if (!in_turn(1, 8)) return;  // a long call
   Shape shape = dense(290, 290, 128);
   shape.batch = 24, shape.kv_heads = 2;
   const Engine engine = emulated_engine({.arch = 90, .sms = 7, .seed = 5},
@@ -135,7 +135,7 @@ TEST_CASE("all but the first heads of a group are visited on the way back", "[em
   if (skipped_without_compiler()) return;
   // 64 sets of two tiles of keys are a section; two more begin a second one, whose keys rise.
   for (const auto& [d, tile] : {std::pair{128, "m=64,order=3,completes=0"}, {64, "m=128,order=3,completes=1"}}) {
-    if (!in_turn(d == 64, 4)) continue;  // long calls
+    if (!in_turn(d == 64, 8)) continue;  // long calls
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
                                           fmt::format("backward_sm90:{},path=1", tile));
     Shape shape = dense(140, 140, d);
@@ -149,7 +149,7 @@ TEST_CASE("all but the first heads of a group are visited on the way back", "[em
 TEST_CASE("heads of a group are visited together", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (const auto& [d, tile] : {std::pair{128, "m=64,order=3,completes=1"}, {64, "m=128,order=3,completes=0"}}) {
-    if (!in_turn(d == 128, 2)) continue;
+    if (!in_turn(d == 128, 4)) continue;
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 9},
                                           fmt::format("backward_sm90:{},alone=0,path=2", tile));
     Shape shape = dense(270, 290, d), shared = dense(200, 270, d), many = dense(100, 150, d);

@@ -102,7 +102,7 @@ TEST_CASE("Hopper's backward copies a dense bias of 16 bits to the memory of dS"
   const std::vector<std::string> kernels{"backward_sm90:copies=1,order=2", "backward_sm90:copies=1,order=3"};
   for (const Shape& shape : {usual(), wide})
     for (const std::string mask : {"true", "kv <= q + 50"}) {
-      if (!in_turn((shape.d == 64) != (mask == "true"), 2)) continue;
+      if (!in_turn((shape.d == 64) != (mask == "true"), 4)) continue;
       INFO(shape.d << ' ' << mask);
       CHECK(wrong_gradient(score, mask, {DType::bf16, {2, 150, 200}, {30000, 200, 1}, waves}, shape, kernels) == "");
     }
@@ -256,7 +256,7 @@ TEST_CASE("a bias by key may hide keys, by any means", "[emulated]") {
   std::size_t nth = 0;
   for (const double hidden : {-inf, -1e4, -1e9, -1e38})
     for (const int from : {0, 130, 260}) {  // the other keys come before or after, or on both sides
-      if (!in_turn(nth++, 2)) continue;
+      if (!in_turn(nth++, 4)) continue;
       const auto number = [&](std::int64_t i) { return (i >= from && i < from + 140) ? waves(i) : hidden; };
       const Captured bias{DType::f32, {400}, {1}, number};
       for (const DType type : {DType::bf16, DType::f16}) {

@@ -59,7 +59,7 @@ TEST_CASE("dS is stored as the gradient of a bias with an element for each pair"
     for (const Shape& shape : {usual(), wide})
       for (const char* mask : {"true", "kv <= q + 20"}) {
         // Each turn takes a width with one mask and the other width with the other.
-        if (const std::size_t n = nth++; !in_turn(n + n / 2, 2)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
         INFO(kernel << ' ' << shape.d << ' ' << mask);
         CHECK(wrong("s + bias[b, h, q, kv]", mask, bias, shape, {.kernel = kernel}) == "");
       }
@@ -70,12 +70,12 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
   Shape odd = usual();
   odd.kv_len = 203;
   for (const DType type : {DType::f32, DType::bf16}) {
-    if (!in_turn(type == DType::f32, 2)) continue;
+    if (!in_turn(type == DType::f32, 4)) continue;
     CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 20", dense({2, 150, 200}), usual(), {.type = type}) == "");
     CHECK(wrong("s + bias[b, 0, q, kv]", "true", dense({2, 1, 150, 203}, type), odd, {.type = type}) == "");
   }
-  if (in_turn(0, 2)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
-  if (in_turn(1, 2)) CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
+  if (in_turn(0, 4)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
+  if (in_turn(1, 4)) CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
   // Rows of a pair representation share a bias, and heads in pairs; the last group may be smaller, and some have no
   // pair.
   Shape rows = usual();
@@ -86,7 +86,7 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
   Shape apart = usual();
   apart.layout = Layout::bshd;
   for (const DType type : {DType::bf16, DType::f16})
-    if (in_turn(type == DType::f16, 2))
+    if (in_turn(type == DType::f16, 4))
       CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q + 20", dense({2, 2, 150, 200}), apart, {.type = type}) == "");
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("launches for some of the keys each keep their dS in the same workspac
   std::size_t nth = 0;
   for (const char* mask : {"true", "kv <= q + 300", "kv >= q + 200 && kv < 650"})
     for (const std::int64_t tiles : {1, 2, 5}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 3, 3)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 6, 6)) continue;
       INFO(mask << ' ' << tiles);
       CHECK(wrong("s + bias[h, q, kv]", mask, dense({2, 130, 700}), longer, {.ds_bytes = tiles * of_tile}) == "");
     }
@@ -133,9 +133,9 @@ TEST_CASE("the gradient of a dense bias in calls of other shapes", "[emulated]")
   for (std::size_t nth = 0; const Shape& shape : {shared, offset, alone, few, one}) {
     INFO(shape.describe());
     // Of the same size, or larger.
-    if (in_turn(nth, 2))
+    if (in_turn(nth, 4))
       CHECK(wrong(score, "true", dense({2, 2, shape.q_offset + shape.q_len, shape.kv_len}), shape) == "");
-    if (in_turn(++nth, 2)) CHECK(wrong(score, "kv <= q", dense({3, 2, 210, 216}), shape) == "");
+    if (in_turn(++nth, 4)) CHECK(wrong(score, "kv <= q", dense({3, 2, 210, 216}), shape) == "");
   }
 }
 

@@ -57,7 +57,7 @@ TEST_CASE("of f32, infinities and NaN of masked-out keys reach no result, and ot
   std::size_t nth = 0;
   for (const double with : {infinity, -infinity, not_a_number})
     for (Shape shape : {shapes()[0], shapes()[1]}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 3, 3)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 6, 6)) continue;
       shape.q_len = 70;
       const Inputs in = inputs(shape);
       spoil_keys(in, with);

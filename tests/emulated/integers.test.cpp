@@ -88,7 +88,7 @@ TEST_CASE("lengths, positions and starts on the host may be i32 or i64 for emula
   check_as("i32", [](const Placed& given) { return given; });
   std::size_t nth = 0;
   for (const Layout layout : {Layout::bhsd, Layout::spread, Layout::reversed})
-    if (in_turn(nth++, 3)) check_as("i64", [layout](const Placed& given) { return wide(given, layout); });
+    if (in_turn(nth++, 6)) check_as("i64", [layout](const Placed& given) { return wide(given, layout); });
 }
 
 TEST_CASE("page numbers of i64 are refused by emulated GPUs, the CPU and the oracle", "[emulated]") {

@@ -29,7 +29,7 @@ void check_corpus(const runtime::emulated::Gpu& gpu) {
   std::size_t nth = 0;
   for (const CorpusMod& mod : corpus()) {
     Shape shape = shape_of(nth++, gpu.arch == 90);
-    if (!in_turn(nth + (gpu.arch == 90 ? 5 : 0), 10)) continue;  // a fifth of the mods, each on one architecture
+    if (!in_turn(nth + (gpu.arch == 90 ? 5 : 0), 20)) continue;  // a tenth of the mods, each on one architecture
     const Made made = make(mod, 3);
     // The slope of sqrt near 0 multiplies the rounding of s, which three products of TF32 give 21 bits: dk was off by
     // 1.16 of what is granted.
@@ -88,7 +88,7 @@ TEST_CASE("p that underflow, scores of -inf next to NaN and sinks far above them
   for (const Attention& attention : odd_rows()) {
     const Engine engine = emulated_engine({.arch = ++nth % 2 ? 90 : 80});
     for (const Shape& shape : {Shape{.dtype = DType::f32}, Shape{.d = 64, .dv = 64, .dtype = DType::bf16}})
-      if (in_turn(nth / 2 + (shape.dtype == DType::f32), 2))
+      if (in_turn(nth / 4 + (shape.dtype == DType::f32), 4))
         CHECK(compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.gives_o = nth % 4 < 2}).wrong == "");
   }
 }
@@ -135,7 +135,7 @@ TEST_CASE("the gradient of a sink's tensor on an emulated Hopper is the oracle's
            .sink = "where(h == 1, -1.0f / 0.0f, sinks[h])",
            .captures = {sinks}}})
     for (const std::int64_t d : {64, 128}) {
-      if (!in_turn(nth++, 4)) continue;
+      if (!in_turn(nth++, 8)) continue;
       const Made made = make(mod, 3);
       const Shape shape{
           .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 1090, .kv_len = 77, .d = d, .dv = d, .dtype = DType::bf16};
@@ -211,7 +211,7 @@ TEST_CASE("a pair that is removed from a row whose lse is NaN adds nothing to ca
         bf16{.q_heads = 4, .kv_heads = 2, .q_len = 24, .kv_len = 28, .d = 64, .dv = 64, .dtype = DType::bf16};
     // On Hopper too, sm_80's kernels compute captured gradients of f32.
     for (const auto& [arch, shape] : {std::pair{90, bf16}, {80, ++nth % 2 ? f32 : bf16}}) {
-      if (!in_turn(nth + (arch == 90 ? 3 : 0), 6)) continue;
+      if (!in_turn(nth + (arch == 90 ? 3 : 0), 12)) continue;
       const Made made = make(mod, 3);
       const Engine engine = emulated_engine({.arch = arch});
       INFO(mod.name << " " << arch << " " << shape.describe());

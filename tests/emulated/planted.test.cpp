@@ -377,7 +377,7 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
   if (skipped_without_compiler()) return;
   const char* const only = std::getenv("ATTUNE_TEST_ONLY");
   for (std::size_t nth = 0; const Planted& one : all) {
-    if (!in_turn(nth++, 9) && !only) continue;
+    if (!in_turn(nth++, 18) && !only) continue;
     if (only && std::string(one.what).find(only) == std::string::npos) continue;
     INFO(one.what);
     const std::string how = found(one);
@@ -392,7 +392,7 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
        const Planted::Call call : {sm80,    decode,     sm90,       over90,   empty90,     late90,   blocks90,
                                    parts90, backward80, backward90, turned90, completed90, stored90, summed90,
                                    e4m3,    dense90,    distant90,  tanh90,   f32,         mla,      backward_f32}) {
-    if (!in_turn(nth++, 4)) continue;
+    if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);
     CHECK(compare(Subject(fresh(call)), inputs(shape_of(call)), engines, {.forward = !backward, .backward = backward})
