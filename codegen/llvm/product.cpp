@@ -277,11 +277,11 @@ void define_pack_columns(const Kit& kit) {
     const Val whole = select(valid == width, k & code.index(-4), code.index(0));
     code.call(transpose, {source, from_row, target, code.index(nr), whole});
     code.loop(whole, k, 1, [&](Val c) {
-      const Val line = code.at(target, unit, c * nr);
+      const Val column = code.at(target, unit, c * nr);
       code.loop(code.index(0), valid, 1, [&](Val r) {
-        code.store(code.load(unit, code.at(source, unit, r * from_row + c)), code.at(line, unit, r));
+        code.store(code.load(unit, code.at(source, unit, r * from_row + c)), code.at(column, unit, r));
       });
-      code.loop(valid, code.index(width), 1, [&](Val r) { code.store(code.integer(0), code.at(line, unit, r)); });
+      code.loop(valid, code.index(width), 1, [&](Val r) { code.store(code.integer(0), code.at(column, unit, r)); });
     });
   });
   code.done();
