@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cstddef>
 #include <fmt/format.h>
-#include <ranges>
 #include <string_view>
 
 #include "codegen/ceil_div.h"
@@ -75,8 +74,9 @@ std::string c_line(std::string_view line) {
 std::string c_struct(std::string_view name) {
   const auto args = std::ranges::find(codegen::headers(), "codegen/cuda/contract/args.cuh", &codegen::Header::name);
   std::string about, out;
-  for (const auto part : std::views::split(std::string_view(args->text), '\n')) {
-    const std::string_view line(part.begin(), part.end());
+  for (std::string_view rest = args->text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     if (!out.empty()) {
       if (line == "};") return about + out + "};\n";
       out += c_line(line) + '\n';
