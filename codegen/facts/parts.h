@@ -60,7 +60,7 @@ bool linear_in_p(const ir::Expr& e);
 /// True if p prob'(p) == prob(p), as of thresholds: then the sum of p dp of a row, which the softmax subtracts, is dO .
 /// O. prob(0) is then 0.
 bool delta_is_of_o(const ir::Expr& prob);
-/// True if prob(0) is 0, whatever captured tensors hold: a pair that is masked out may then count as one whose p is 0.
+/// True if prob(0) is 0 for any values of the captured tensors: a masked-out pair may then count as one whose p is 0.
 bool keeps_zero(const ir::Expr& prob);
 
 }  // namespace attune::codegen

@@ -1,5 +1,5 @@
-// codegen/llvm/product.cpp — products with a packed operand, in blocks that stay in registers, and how row-major
-// matrices are packed for them
+// codegen/llvm/product.cpp — products with a packed operand, in blocks that stay in registers; packs row-major matrices
+// for them
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 

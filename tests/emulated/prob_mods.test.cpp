@@ -57,6 +57,18 @@ std::string wrong(const Parts& of, const Shape& shape, const std::string& kernel
   return wrong(of, inputs(shape), kernel, max);
 }
 
+/// Keys 3, 130 and 269 of one head are NaN, and so are their values.
+Inputs with_nan_keys() {
+  Shape shape = dense(64);
+  shape.q_heads = 2;
+  shape.q_len = 70;
+  Inputs in = inputs(shape);
+  for (const std::int64_t kv : {3, 130, 269})
+    for (const Tensor& t : {in.k.tensor, in.v.tensor})
+      for (std::int64_t i = 0; i < shape.d; ++i) runtime::store(t, runtime::offset(t, 1, 1, kv, i), nan);
+  return in;
+}
+
 /// A square, a threshold, a clip, an odd one with prob(0) above 0.
 const std::string square = "p * p", threshold = "where(p > 0.01f, p, 0.0f)", clip = "max(p - c[kv], 0.0f) * g[h]",
                   odd = "sqrt(p) + 0.1f";
@@ -164,13 +176,7 @@ TEST_CASE("blocks do not share the keys of few queries under a prob mod that nee
 
 TEST_CASE("what masked-out keys hold reaches no result of two walks, though prob(0) is not 0", "[emulated]") {
   if (skipped_without_compiler()) return;
-  Shape shape = dense(64);
-  shape.q_heads = 2;
-  shape.q_len = 70;
-  Inputs in = inputs(shape);
-  for (const std::int64_t kv : {3, 130, 269})
-    for (const Tensor& t : {in.k.tensor, in.v.tensor})
-      for (std::int64_t i = 0; i < shape.d; ++i) runtime::store(t, runtime::offset(t, 1, 1, kv, i), nan);
+  const Inputs in = with_nan_keys();
   CHECK(wrong({.prob = odd, .mask = "kv > 5 && kv < 129"}, in) == "");
   CHECK(wrong({.prob = clip, .mask = "kv != 3 && kv != 130 && kv != 269"}, in) == "");
   // Rows that keep such a value are NaN, and others are not.
@@ -293,13 +299,7 @@ TEST_CASE("gradients have the same bits on any number of multiprocessors if a ke
 TEST_CASE("what masked-out keys hold reaches no gradient, of captured tensors neither, though prob(0) is not 0",
           "[emulated]") {
   if (skipped_without_compiler()) return;
-  Shape shape = dense(64);
-  shape.q_heads = 2;
-  shape.q_len = 70;
-  Inputs in = inputs(shape);
-  for (const std::int64_t kv : {3, 130, 269})
-    for (const Tensor& t : {in.k.tensor, in.v.tensor})
-      for (std::int64_t i = 0; i < shape.d; ++i) runtime::store(t, runtime::offset(t, 1, 1, kv, i), nan);
+  const Inputs in = with_nan_keys();
   for (const std::string& prob :
        std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]", "p * p * r[h, q]"})
     CHECK(wrong_gradient({.prob = prob, .mask = "kv > 5 && kv < 129"}, in) == "");

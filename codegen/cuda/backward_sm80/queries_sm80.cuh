@@ -311,28 +311,21 @@ struct Queries80 {
     }
   }
 
-  /// Adds up delta alone.
-  __device__ void sum_deltas() {
+  /// Computes S and dP for one pass alone, beside a kernel of a whole backward: adds up delta, or the terms by row and
+  /// by pair.
+  template <Pass pass>
+  __device__ void sum_once_more() {
     if (first_query() >= entry.queries.length) return;
     auto walk = this->walk();
     if (walk.count == 0) return;
     float deltas[2] = {};
     load_queries();
     find_ends();
-    visit<Pass::delta>(walk, deltas);
-    store_deltas(deltas);
-  }
-
-  /// Adds up the terms by row and by pair.
-  __device__ void sum_terms() {
-    if (first_query() >= entry.queries.length) return;
-    auto walk = this->walk();
-    if (walk.count == 0) return;
-    float deltas[2] = {};
-    load_queries();
-    find_ends();
-    visit<Pass::terms>(walk, deltas);
-    store_row_sums();
+    visit<pass>(walk, deltas);
+    if constexpr (pass == Pass::delta)
+      store_deltas(deltas);
+    else
+      store_row_sums();
   }
 
   __device__ void store_row_sums() {

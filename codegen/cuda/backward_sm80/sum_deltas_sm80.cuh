@@ -1,5 +1,5 @@
-// codegen/cuda/backward_sm80/sum_deltas_sm80.cuh — delta of each row, of its pairs, for a kernel of a whole backward:
-// before a prob mod whose delta is not the product of o and grad_o
+// codegen/cuda/backward_sm80/sum_deltas_sm80.cuh — sums delta of each row over its pairs, before a kernel of a whole
+// backward whose prob mod needs that: delta is not the product of o and grad_o
 //
 // It computes S and dP, two of the seven products of the portable kernels, and adds to what the preprocess (rows.cuh)
 // has left in delta. Its tile and shared memory are those of queries_sm80.cuh; each block has a tile of queries of one
@@ -16,7 +16,9 @@ __global__ void __launch_bounds__(Tile::warps * 32)
     sum_deltas_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   __shared__ StaticLine memory[SharedQueries80<Tile>::bytes / sizeof(StaticLine)];
   wait_for_kernel_before();
-  Queries80<Tile, User>(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory))).sum_deltas();
+  using Queries = Queries80<Tile, User>;
+  Queries(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory)))
+      .template sum_once_more<Queries::Pass::delta>();
 }
 
 }  // namespace attune

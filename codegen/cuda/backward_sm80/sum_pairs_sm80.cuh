@@ -16,7 +16,9 @@ __global__ void __launch_bounds__(Tile::warps * 32)
     sum_pairs_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   __shared__ StaticLine memory[SharedQueries80<Tile>::bytes / sizeof(StaticLine)];
   wait_for_kernel_before();
-  Queries80<Tile, User>(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory))).sum_terms();
+  using Queries = Queries80<Tile, User>;
+  Queries(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory)))
+      .template sum_once_more<Queries::Pass::terms>();
 }
 
 }  // namespace attune

@@ -15,8 +15,8 @@ constexpr bool reads_visits = requires {
   Tile::visits_n;
 };
 
-/// In the place of a Walk, by whole warps; tiles are asked for one after another, and is_full() is of the last one that
-/// was. Tiles rise.
+/// Replaces a Walk, for whole warps. Callers ask for its tiles in rising order, each once; is_full() describes the last
+/// one.
 template <class Tile>
 class VisitedKeys {
  public:

@@ -12,7 +12,7 @@ namespace attune {
 struct GradientTraits {
   bool has_slope = false;  ///< slope() is not 1 everywhere
   bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  bool keeps_zero = true;  ///< prob(0) is 0, whatever captured tensors hold
+  bool keeps_zero = true;  ///< prob(0) is 0 for any values of the captured tensors
   int by_head = 0;         ///< terms whose places depend only on b and h
   int by_row = 0;          ///< ... and on q
   int by_col = 0;          ///< ... and on kv, but not on q

@@ -15,7 +15,7 @@ namespace attune {
 // ---- which softmax --------------------------------------------------------------------------------------------------
 
 /// True if powers are relative to the maximum of the first tiles; query tiles whose powers overflow are recomputed.
-/// With two walks, a maximum hides behind the exponentials of the first, and powers need not be kept.
+/// With two walks, the exponentials of the first hide the latency of a maximum, and powers need not be kept.
 template <class Tile, class User>
 constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max && !two_walks<User>;
 
