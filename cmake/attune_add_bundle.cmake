@@ -39,5 +39,7 @@ asm(R"(
 ]])
   add_library(${name} OBJECT ${source})
   set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS ${bundle})
-  set_target_properties(${name} PROPERTIES ATTUNE_BUNDLE ${bundle})
+  # No compiler cache: ccache does not see what .incbin reads where it takes dependencies from the compiler, and would
+  # hand out the bytes of an older bundle.
+  set_target_properties(${name} PROPERTIES ATTUNE_BUNDLE ${bundle} CXX_COMPILER_LAUNCHER "")
 endfunction()
