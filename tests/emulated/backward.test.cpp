@@ -37,7 +37,7 @@ TEST_CASE("tiles of 80 queries end anywhere", "[emulated]") {
   std::size_t nth = 0;
   for (const auto& [q_len, kv_len] : {std::pair{80, 128}, {79, 300}, {161, 129}, {250, 250}})
     for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 70"}) {
-      if (!in_turn(nth++, 4)) continue;
+      if (!in_turn(nth++, 8)) continue;
       INFO(q_len << " queries, " << kv_len << " keys, " << mask);
       CHECK(wrong(engine, mask, dense(q_len, kv_len, 128)) == "");
     }
@@ -69,7 +69,7 @@ TEST_CASE("prob mods that are multiples of p are right in every order of the ste
       for (const Attention& attention : all) {
         const Subject subject(attention);
         if (order == 3 && attention.score) continue;  // rounded early, as in order 2
-        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 32, 32)) continue;
         for (const Shape& shape : {dense(200, 230, d), packed({150, 0, 1, 77}, d)}) {
           INFO(order << ' ' << shape.describe());
           CHECK(compare(subject, inputs(shape), std::span(&engine, 1), {.forward = false, .captured = false}).wrong ==
@@ -107,8 +107,8 @@ TEST_CASE("the item that visits queries last completes their dq", "[emulated]") 
     for (std::size_t nth = 0; const std::string mask : {"kv <= q", "kv <= q && q - kv < 70", "kv + 100 <= q",
                                                         "kv < q - 60 || kv > q + 200", "kv / 64 % 2 == q / 128 % 2"}) {
       INFO(d << ' ' << mask);
-      if (in_turn(nth, 12)) CHECK(wrong(all, mask, dense(300, 300, d)) == "");
-      if (in_turn(nth + 3, 12))
+      if (in_turn(nth, 24)) CHECK(wrong(all, mask, dense(300, 300, d)) == "");
+      if (in_turn(nth + 3, 24))
         CHECK(wrong(all, mask, nth % 2 ? dense(161, 270, d) : packed({300, 1, 129, 70}, d)) == "");
       ++nth;
     }
@@ -123,7 +123,7 @@ TEST_CASE("dq is added up in any order", "[emulated]") {
 
 TEST_CASE("dq is completed in sections of both directions", "[emulated]") {
   if (skipped_without_compiler()) return;
-  if (!in_turn(1, 8)) return;  // a long call
+  if (!in_turn(1, 16)) return;  // a long call
   Shape shape = dense(290, 290, 128);
   shape.batch = 24, shape.kv_heads = 2;
   const Engine engine = emulated_engine({.arch = 90, .sms = 7, .seed = 5},

@@ -81,7 +81,7 @@ TEST_CASE("terms by head and by key are summed in each order of the steps", "[em
       for (const int order : {0, 1, 2, 3}) {
         // In order 3 only what is a multiple of the score.
         if (order == 3 && parts.score != "s") continue;
-        if (const std::size_t n = nth++; !in_turn(n + n / 24, 24)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 48, 48)) continue;
         const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
         INFO(parts.score << ' ' << parts.prob << ' ' << members);
         CHECK(wrong(parts, dense(200, 230, d), members) == "");
@@ -143,7 +143,7 @@ TEST_CASE("what masked-out keys hold reaches no captured gradient", "[emulated]"
   for (const Parts& parts : {Parts{.mask = kept, .prob = "p * g[h] * sigmoid(w[kv])", .sink = "c[h]"},
                              Parts{.score = "s + u[h, kv] + r[h, q] + t[h, clamp(q - kv, -50, 50) + 50]", .mask = kept},
                              Parts{.score = "s + c[(q + kv) % 7] + bias[h, q, kv]", .mask = "kv < 120"}}) {
-    if (!in_turn(nth++, 4)) continue;
+    if (!in_turn(nth++, 8)) continue;
     INFO(parts.score << ' ' << parts.prob);
     CHECK(wrong(parts, in) == "");
   }

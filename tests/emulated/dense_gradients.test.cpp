@@ -59,7 +59,7 @@ TEST_CASE("dS is stored as the gradient of a bias with an element for each pair"
     for (const Shape& shape : {usual(), wide})
       for (const char* mask : {"true", "kv <= q + 20"}) {
         // Each turn takes a width with one mask and the other width with the other.
-        if (const std::size_t n = nth++; !in_turn(n + n / 4, 4)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
         INFO(kernel << ' ' << shape.d << ' ' << mask);
         CHECK(wrong("s + bias[b, h, q, kv]", mask, bias, shape, {.kernel = kernel}) == "");
       }
@@ -74,15 +74,18 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
     CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 20", dense({2, 150, 200}), usual(), {.type = type}) == "");
     CHECK(wrong("s + bias[b, 0, q, kv]", "true", dense({2, 1, 150, 203}, type), odd, {.type = type}) == "");
   }
-  if (in_turn(0, 4)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
-  if (in_turn(1, 4)) CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
+  if (in_turn(0, 8)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 203}), odd) == "");
+  if (in_turn(1, 8)) CHECK(wrong("s + bias[kv, h, q]", "true", dense({203, 2, 150}), odd) == "");
   // Rows of a pair representation share a bias, and heads in pairs; the last group may be smaller, and some have no
   // pair.
   Shape rows = usual();
   rows.batch = 5, rows.q_heads = 4, rows.d = rows.dv = 32;
-  CHECK(wrong("s + bias[b / 2, h, q, kv]", "true", dense({3, 4, 150, 200}), rows) == "");
-  CHECK(wrong("s + bias[b / 7, h, q, kv]", "kv <= q + 20", dense({1, 4, 150, 200}), rows, {.type = DType::f32}) == "");
-  CHECK(wrong("s + bias[b / 3, h / 2, q, kv]", "bias[0, 0, 0, kv] > -0.5f", dense({4, 2, 150, 200}), rows) == "");
+  if (in_turn(0, 3)) CHECK(wrong("s + bias[b / 2, h, q, kv]", "true", dense({3, 4, 150, 200}), rows) == "");
+  if (in_turn(1, 3))
+    CHECK(wrong("s + bias[b / 7, h, q, kv]", "kv <= q + 20", dense({1, 4, 150, 200}), rows, {.type = DType::f32}) ==
+          "");
+  if (in_turn(2, 3))
+    CHECK(wrong("s + bias[b / 3, h / 2, q, kv]", "bias[0, 0, 0, kv] > -0.5f", dense({4, 2, 150, 200}), rows) == "");
   Shape apart = usual();
   apart.layout = Layout::bshd;
   for (const DType type : {DType::bf16, DType::f16})
@@ -99,23 +102,27 @@ TEST_CASE("launches for some of the keys each keep their dS in the same workspac
   std::size_t nth = 0;
   for (const char* mask : {"true", "kv <= q + 300", "kv >= q + 200 && kv < 650"})
     for (const std::int64_t tiles : {1, 2, 5}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 6, 6)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 12, 12)) continue;
       INFO(mask << ' ' << tiles);
       CHECK(wrong("s + bias[h, q, kv]", mask, dense({2, 130, 700}), longer, {.ds_bytes = tiles * of_tile}) == "");
     }
-  CHECK(wrong("s + bias[b, q, kv]", "bias[b, q, kv] > 0.1f", dense({2, 130, 700}), longer, {.ds_bytes = 1}) == "");
+  if (in_turn(nth++, 3))
+    CHECK(wrong("s + bias[b, q, kv]", "bias[b, q, kv] > 0.1f", dense({2, 130, 700}), longer, {.ds_bytes = 1}) == "");
   // Delta is summed once, before the first launch.
   for (const std::string copies : {"0", "1"})
-    CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 300", dense({2, 130, 704}), longer,
-                {.kernel = "backward_sm90:copies=" + copies, .ds_bytes = 2 * of_tile, .prob = "p * p"}) == "");
+    if (in_turn(nth++, 3))
+      CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 300", dense({2, 130, 704}), longer,
+                  {.kernel = "backward_sm90:copies=" + copies, .ds_bytes = 2 * of_tile, .prob = "p * p"}) == "");
 }
 
 TEST_CASE("dS is multiplied by the derivative of the score by its bias", "[emulated]") {
   if (skipped_without_compiler()) return;
   const Captured bias = dense({2, 2, 150, 200});
+  std::size_t nth = 0;
   for (const char* score : {"20.0f * tanh((s + bias[b, h, q, kv]) / 20.0f)", "s + 2.0f * bias[b, h, q, kv]",
                             "s + f32(q - kv + h) * 0.01f * bias[b, h, q, kv]", "s + exp(0.1f * bias[b, h, q, kv])",
                             "s + where(kv % 3 == 0, log(0.0f), bias[b, h, q, kv])"}) {
+    if (!in_turn(nth++, 2)) continue;
     INFO(score);
     CHECK(wrong(score, "kv != q", bias, usual()) == "");
   }
@@ -133,9 +140,9 @@ TEST_CASE("the gradient of a dense bias in calls of other shapes", "[emulated]")
   for (std::size_t nth = 0; const Shape& shape : {shared, offset, alone, few, one}) {
     INFO(shape.describe());
     // Of the same size, or larger.
-    if (in_turn(nth, 4))
+    if (in_turn(nth, 8))
       CHECK(wrong(score, "true", dense({2, 2, shape.q_offset + shape.q_len, shape.kv_len}), shape) == "");
-    if (in_turn(++nth, 4)) CHECK(wrong(score, "kv <= q", dense({3, 2, 210, 216}), shape) == "");
+    if (in_turn(++nth, 8)) CHECK(wrong(score, "kv <= q", dense({3, 2, 210, 216}), shape) == "");
   }
 }
 

@@ -48,7 +48,7 @@ TEST_CASE("dropout is the oracle's on emulated GPUs, forward and backward", "[em
   };
   std::size_t nth = 0;
   for (const Attention& attention : all) {
-    if (!in_turn(++nth, 6)) continue;
+    if (!in_turn(++nth, 12)) continue;
     Shape shape = wide(nth % 4 < 2 ? 64 : 128, nth);
     if (nth % 3 == 0)
       shape.q_lens = shape.kv_lens = {77, 0, 1, 130};
@@ -71,7 +71,7 @@ TEST_CASE("dropout that further warps draw ahead is the oracle's in every tile, 
                                   {128, "forward_sm90:m=128,n=112,q_stages=1,own_o=2,drawn=1"},
                                   {192, "forward_sm90:m=128,n=64,q_stages=1,own_o=2,drawn=1"},
                                   {64, "forward_sm90:m=128,n=128,drawn=0"}}) {
-    if (!in_turn(++nth, 6)) continue;
+    if (!in_turn(++nth, 12)) continue;
     const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
     Shape shape = wide(d, nth), packed = wide(d, nth);
     shape.kv_len = 403;
@@ -92,7 +92,7 @@ TEST_CASE("dropout over keys from any position on is the oracle's on emulated GP
   std::size_t nth = 0;
   for (const std::int32_t from : {1, 16, 37, 1000})
     for (const std::int64_t queries : {3, 150}) {
-      if (!in_turn(++nth, 4)) continue;
+      if (!in_turn(++nth, 8)) continue;
       Shape shape = wide(64, nth);
       shape.q_len = queries;
       shape.kv_offset = from;

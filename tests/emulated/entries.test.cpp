@@ -59,7 +59,7 @@ TEST_CASE("prompts over pages of any size are right on Hopper's kernel", "[emula
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 1, 3, 4, 8, 16, 48, 64, 256})
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}}) {
-      if (!in_turn(seed + seed / 8, 8)) {
+      if (!in_turn(seed + seed / 16, 16)) {
         ++seed;
         continue;
       }
@@ -181,7 +181,7 @@ TEST_CASE("masks that read data list tiles of entries by their own positions", "
   for (const std::int64_t page : {0, 1, 16, 64})
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const Attention* attention : {&prefixes, &documents}) {
-        if (++seed; !in_turn(seed + seed / 16, 16)) continue;
+        if (++seed; !in_turn(seed + seed / 32, 32)) continue;
         Shape shape{.batch = 3,
                     .q_heads = 4,
                     .kv_heads = 2,
@@ -207,7 +207,7 @@ TEST_CASE("prompts of f32 over keys of any kind are right on Hopper's kernel", "
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 1, 5, 16, 64})
     for (const std::int64_t d : {40, 64, 128}) {
-      if (++seed; !in_turn(seed + seed / 6, 6)) continue;
+      if (++seed; !in_turn(seed + seed / 12, 12)) continue;
       Shape shape{.batch = 3,
                   .q_heads = 2,
                   .kv_heads = 2,
@@ -255,7 +255,7 @@ TEST_CASE("blocks share the keys of few queries in pages of any size", "[emulate
   std::uint64_t seed = 0;
   for (const std::int64_t page : {0, 1, 8, 16, 64})
     for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {72, 40}, {256, 256}}) {
-      if (++seed; !in_turn(seed + seed / 16, 16)) continue;
+      if (++seed; !in_turn(seed + seed / 32, 32)) continue;
       Shape shape = drafts(seed);
       shape.page = page, shape.d = d, shape.dv = dv, shape.holes = page > 1 && seed % 3 == 0;
       if (seed % 4 == 2) shape.used = {0, 3001, 127}, shape.q_offsets = {0, 2996, 122};
@@ -280,7 +280,7 @@ TEST_CASE("blocks share the keys of few queries under any mod", "[emulated]") {
   };
   std::uint64_t seed = 40;
   for (const Attention& attention : all)
-    if (++seed; in_turn(seed, 6)) check_split(attention, inputs(drafts(seed)));
+    if (++seed; in_turn(seed, 12)) check_split(attention, inputs(drafts(seed)));
 }
 
 TEST_CASE("blocks share the keys of few queries whose results are merged with another's", "[emulated]") {
@@ -297,7 +297,7 @@ TEST_CASE("blocks share the keys of packed drafts", "[emulated]") {
     for (const std::int64_t d : {64, 128})
       for (const bool starts : {false, true}) {
         if (starts && page) continue;
-        if (++seed; !in_turn(seed, 4)) continue;
+        if (++seed; !in_turn(seed, 8)) continue;
         Shape shape = drafts(seed);
         shape.d = shape.dv = d, shape.page = page;
         shape.q_lens = {3, 0, 17, 9}, shape.used = {3300, 7, 2500, 9}, shape.q_offsets = {3297, 0, 2483, 0};

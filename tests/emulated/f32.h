@@ -95,8 +95,8 @@ inline const Attention alibi_and_sink{
 template <class Check>
 void check_every(const std::vector<Shape>& shapes, const Check& check) {
   for (std::size_t nth = 0; const Shape& shape : shapes) {
-    if (in_turn(nth, 8)) CHECK((check({}, shape) > 0x1p-16 || shape.kv_len == 1));  // it is not f32
-    if (in_turn(nth + 2, 8)) check(nth / 2 % 2 == 0 ? band : Attention{.mask = mods::causal()}, shape);
+    if (in_turn(nth, 16)) CHECK((check({}, shape) > 0x1p-16 || shape.kv_len == 1));  // it is not f32
+    if (in_turn(nth + 2, 16)) check(nth / 2 % 2 == 0 ? band : Attention{.mask = mods::causal()}, shape);
     ++nth;
   }
 }

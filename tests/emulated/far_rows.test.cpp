@@ -70,7 +70,7 @@ TEST_CASE("rows whose scores are all far below, as masks are written, have no gr
       // Wide heads and those of 128 in turn, and f32 and bf16 on sm_80.
       if (shape.d == (nth % 2 ? 192 : 128)) continue;
       if (arch == 80 && (shape.dtype == DType::f32) == (nth % 2 == 0)) continue;
-      if (!in_turn(places++, 6)) continue;
+      if (!in_turn(places++, 12)) continue;
       const Engine engine = emulated_engine({.arch = arch});
       INFO(one.score.score << " " << one.score.sink << " " << arch << " " << shape.describe());
       CHECK(backward_as_masked(one, engine, shape) == "");
@@ -95,7 +95,7 @@ TEST_CASE("rows whose scores are all the lowest f32 are the mean of their values
       const Made made = make({.name = "low", .score = score, .sink = sink}, 3);
       for (const auto& [arch, shape] :
            {std::pair{80, small}, {80, decode}, {80, long_decode}, {90, small}, {90, f32}, {90, e4m3}, {90, mla}}) {
-        if (!in_turn(places++, 8)) continue;  // seven calls: each takes every turn
+        if (!in_turn(places++, 16)) continue;  // seven calls: each takes every turn
         Engine engine = emulated_engine({.arch = arch});
         engine.mla = shape.mla;
         INFO(score << " " << sink << " " << arch << " " << shape.describe());

@@ -89,7 +89,7 @@ TEST_CASE("two walks over the keys are right for every width, type and mask", "[
   for (const auto& [d, dv] : {std::pair{64, 64}, {72, 40}, {128, 128}, {192, 128}, {256, 256}})
     for (const std::string& prob : {square, threshold, clip, odd})
       for (const std::string mask : {"true", "kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "(q * q) % 7 != kv % 5"}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 4, 16)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 8, 32)) continue;
         if (prob == threshold && d <= 64) continue;  // the portable kernel is faster
         Shape shape = nth % 3 ? dense(d, nth % 2 ? DType::bf16 : DType::f16) : packed(d);
         shape.dv = dv;
@@ -108,7 +108,7 @@ TEST_CASE("two walks over the keys are right in tiles of every kind", "[emulated
                                  "m=128,n=48,stages=2,q_stages=2,own_o=1,issue_order=1,items=2"})
     for (const std::string mask : {"kv <= q + 20", "kv > q + 100", "q / 128 % 2 == 1 && kv <= q % 128"})
       for (const Shape& shape : {dense(64), packed(64)}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 6, 6)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 12, 12)) continue;
         INFO(tile << ", " << mask << ", " << shape.describe());
         CHECK(wrong({.prob = odd, .mask = mask}, shape, "forward_sm90:" + tile) == "");
       }
@@ -127,7 +127,7 @@ TEST_CASE("two walks over the keys read what scores hold in shared memory twice"
     for (const std::string mask : {"true", "kv <= q", "q / 90 == kv / 90"}) {
       const Parts with{of.prob, of.score, mask, of.sink};
       INFO(of.prob << ", " << of.score << ", " << mask);
-      if (const std::size_t n = nth++; in_turn(n + n / 8, 8))
+      if (const std::size_t n = nth++; in_turn(n + n / 16, 16))
         for (const std::int64_t d : {64, 128}) CHECK(wrong(with, dense(d)) == "");
     }
 }
@@ -150,7 +150,7 @@ TEST_CASE("two walks over the keys of entries and pages, and of few queries, are
                   .page = page,
                   .holes = page > 1,
                   .seed = seed};
-      if (!in_turn(seed, 6)) continue;
+      if (!in_turn(seed, 12)) continue;
       INFO(shape.describe());
       CHECK(wrong({.prob = seed % 2 ? odd : clip, .mask = "kv <= q"}, shape) == "");
     }
@@ -189,7 +189,7 @@ TEST_CASE("rows of two walks are as in the oracle where p underflow or are NaN, 
   const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "forward_sm90");
   std::size_t nth = 0;
   for (Attention attention : odd_rows()) {
-    if (!in_turn(nth++, 4)) continue;
+    if (!in_turn(nth++, 8)) continue;
     if (!attention.prob) attention.prob = [](Float p, At) { return p * p + 0.25f; };
     CHECK(compare(Subject(attention), inputs(dense(64)), std::span(&engine, 1), {.backward = false}).wrong == "");
   }
@@ -210,7 +210,7 @@ TEST_CASE("gradients of thresholds, whose delta is that of a multiple of p, are 
       for (const int order : {0, 1, 2, 3}) {
         // Order 3 is for multiples of s, and what has a slope has order 0.
         const bool only_0 = of.score.find("tanh") != std::string::npos, scaled = of.score == "s";
-        if (const std::size_t n = nth++; order > (only_0 ? 0 : scaled ? 3 : 2) || !in_turn(n + n / 12, 12)) continue;
+        if (const std::size_t n = nth++; order > (only_0 ? 0 : scaled ? 3 : 2) || !in_turn(n + n / 24, 24)) continue;
         INFO(of.prob << ", " << order);
         const std::string members = (d == 64 ? "m=128" : "m=64") + std::string(",order=") + std::to_string(order);
         CHECK(wrong_gradient(of, inputs(nth % 3 ? dense(d) : packed(d)), members) == "");
@@ -231,7 +231,7 @@ TEST_CASE("gradients of mods whose delta needs a walk of its own are right, thos
                           {.prob = "p * p * g[h]", .score = "s + t[h, q - kv + 400]"}})
     for (const std::int64_t d : {64, 128})
       for (const bool is_packed : {false, true}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
         // A gradient of a dense bias of packed sequences is the portable kernels'.
         if (is_packed && of.score.find("bias") != std::string::npos) continue;
         Shape shape = is_packed ? packed(d) : dense(d);
@@ -247,7 +247,7 @@ TEST_CASE("gradients of squares are right in every order of the steps, and of od
   for (const std::int64_t d : {64, 128})
     for (const int order : {0, 1, 2, 3})
       for (const std::int64_t q_len : {1, 65, 203}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
         Shape shape = dense(d);
         shape.q_len = q_len;
         shape.kv_len = q_len == 65 ? 1 : 203;
@@ -269,7 +269,7 @@ TEST_CASE("kernels beside Hopper's backward visit the tiles of its table", "[emu
       for (const bool is_packed : {false, true}) {
         // A tile of 64 queries lies in two of the table if that has tiles of 80.
         const bool any_order = of.score == "s" && of.prob != odd;
-        if (const std::size_t n = nth++; (members.starts_with("m=80") && !any_order) || !in_turn(n + n / 4, 6))
+        if (const std::size_t n = nth++; (members.starts_with("m=80") && !any_order) || !in_turn(n + n / 4, 12))
           continue;
         const Shape shape = is_packed ? packed(members.starts_with("m=128") ? 64 : 128)
                                       : dense(members.starts_with("m=128") ? 64 : 128);
@@ -300,11 +300,11 @@ TEST_CASE("what masked-out keys hold reaches no gradient, of captured tensors ne
           "[emulated]") {
   if (skipped_without_compiler()) return;
   const Inputs in = with_nan_keys();
+  std::size_t nth = 0;
   for (const std::string& prob :
-       std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]", "p * p * r[h, q]"})
-    CHECK(wrong_gradient({.prob = prob, .mask = "kv > 5 && kv < 129"}, in) == "");
-  CHECK(wrong_gradient({.prob = square, .mask = "kv > 5 && kv < 129"}, in) == "");
-  CHECK(wrong_gradient({.prob = odd, .mask = "kv <= q"}, in) == "");
+       std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]", "p * p * r[h, q]", square})
+    if (in_turn(nth++, 3)) CHECK(wrong_gradient({.prob = prob, .mask = "kv > 5 && kv < 129"}, in) == "");
+  if (in_turn(nth++, 3)) CHECK(wrong_gradient({.prob = odd, .mask = "kv <= q"}, in) == "");
 }
 
 TEST_CASE("gradients of rows whose p underflow or are NaN are as in the oracle on Hopper's kernel", "[emulated]") {
@@ -312,7 +312,7 @@ TEST_CASE("gradients of rows whose p underflow or are NaN are as in the oracle o
   const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, "backward_sm90");
   std::size_t nth = 0;
   for (Attention attention : odd_rows()) {
-    if (!in_turn(nth++, 8)) continue;
+    if (!in_turn(nth++, 16)) continue;
     if (!attention.prob) attention.prob = [](Float p, At) { return p * p + 0.25f; };
     CHECK(compare(Subject(attention), inputs(dense(64)), std::span(&engine, 1), {.forward = false}).wrong == "");
   }

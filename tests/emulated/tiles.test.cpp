@@ -37,7 +37,7 @@ void check_tiles(std::int64_t d, std::initializer_list<const char*> kernels) {
   for (const Shape& shape : {usual(d), short_one, packed, few}) {
     INFO(shape.describe());
     for (const Attention& attention : {Attention{}, causal, softcap, listed})
-      if (const std::size_t n = nth++; in_turn(n + n / 8, 8)) CHECK(wrong(engines, attention, shape) == "");
+      if (const std::size_t n = nth++; in_turn(n + n / 16, 16)) CHECK(wrong(engines, attention, shape) == "");
   }
   CHECK(wrong(engines, causal, usual(d), true) == "");
 }
@@ -71,7 +71,7 @@ TEST_CASE("a mask is asked once for a block of keys that it keeps or drops as a 
   std::size_t nth = 0;
   for (const Shape& shape : {packed, usual(64)})
     for (const Attention& attention : {blocks(64, 64), blocks(16, 32), blocks(1, 16), causal}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
       INFO(shape.describe());
       CHECK(wrong(engines, attention, shape, true) == "");
     }
@@ -97,7 +97,7 @@ TEST_CASE("a backward of one tile of keys", "[emulated]") {
     packed.kv_lens = {77, 30, 5, 128};
     for (const Shape& one : {shape, packed})
       for (const Attention& attention : {Attention{}, causal, later})
-        if (const std::size_t n = nth++; in_turn(n + n / 8, 8)) check_alone(d, attention, one);
+        if (const std::size_t n = nth++; in_turn(n + n / 16, 16)) check_alone(d, attention, one);
   }
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("results leave through the memory of values or queries, next to tiles 
   std::size_t nth = 0;
   for (const Shape& one : {shape, packed})
     for (const Attention& attention : {Attention{}, later, some, rising}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
       INFO(one.describe());
       CHECK(wrong(engines, attention, one) == "");
     }
@@ -177,7 +177,7 @@ TEST_CASE("warpgroups leave out tiles of keys at the beginning", "[emulated]") {
   std::size_t nth = 0;
   for (const Shape& shape : {square, later, packed})
     for (const Attention& attention : {causal, some, more, rising}) {
-      if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+      if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
       INFO(shape.describe());
       CHECK(wrong(engines, attention, shape) == "");
     }

@@ -46,7 +46,7 @@ const Attention causal{.score = mods::softcap(20), .mask = [](At at) { return at
 TEST_CASE("dense attention is near the oracle over the corpus: f32 to rounding, 16 bits to theirs", "[agree]") {
   std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
-    if (!tests::runs_case(next++, 6)) continue;
+    if (!tests::runs_case(next++, 11)) continue;
     const tests::Made made = tests::make(mod, 3);
     const Subject subject(made.attention);
     // Only a comparison with an observer uses all yardsticks.

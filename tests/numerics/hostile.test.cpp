@@ -101,7 +101,7 @@ TEST_CASE("a poisoned key or value shows in the rows that keep it and in no othe
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const float with : poisons)
       for (const std::int64_t at : {0, 9, 70}) {
-        if (!tests::runs_case(next++, 5)) continue;
+        if (!tests::runs_case(next++, 7)) continue;
         const auto bad = [&](std::int64_t kv) { return kv == at; };
         for (const Attention* attention : {&causal, &documents, &dropped}) {
           Inputs in = poisoned(shape(dtype, 90, 90), with, bad);

@@ -34,7 +34,7 @@ const Compared forward{.backward = false}, backward{.forward = false};
 std::vector<std::size_t> half(std::size_t which, std::size_t count, std::size_t suite) {
   std::vector<std::size_t> out;
   for (std::size_t i = which; i < count; i += 2)
-    if (tests::runs_case(i / 2 + suite, 3)) out.push_back(i);
+    if (tests::runs_case(i / 2 + suite, 5)) out.push_back(i);
   return out;
 }
 void every_mod(std::size_t which, Shape (*shape)(DType, std::uint64_t), DType dtype, const Compared& what,

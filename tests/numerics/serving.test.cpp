@@ -175,15 +175,15 @@ TEST_CASE("entries of their own lengths and positions are as the oracle has them
   std::size_t next = 0;
   for (const Shape& shape : per_entry())
     for (const Attention* attention : {&plain, &causal, &rich, &windowed})
-      if (tests::runs_case(next++, 3)) agree(*attention, shape);
+      if (tests::runs_case(next++, 5)) agree(*attention, shape);
   for (const Shape& shape : per_entry())
-    if (shape.dtype == DType::f32 && tests::runs_case(next++, 3)) agree(squared, shape);
+    if (shape.dtype == DType::f32 && tests::runs_case(next++, 5)) agree(squared, shape);
 }
 
 TEST_CASE("a paged KV cache is as the oracle has them", "[engine][serving]") {
   std::size_t next = 0;
   for (const Shape& shape : paged())
-    if (tests::runs_case(next++, 3)) agree(shape.seed % 2 ? rich : causal, shape);
+    if (tests::runs_case(next++, 5)) agree(shape.seed % 2 ? rich : causal, shape);
   Shape mixed{.q_heads = 4,
               .kv_heads = 2,
               .kv_len = 200,
@@ -194,7 +194,7 @@ TEST_CASE("a paged KV cache is as the oracle has them", "[engine][serving]") {
               .q_offsets = {199, 0, 0, 50},
               .page = 16};
   for (const Attention* attention : {&plain, &causal, &rich, &squared})
-    if (tests::runs_case(next++, 3)) agree(*attention, mixed);
+    if (tests::runs_case(next++, 5)) agree(*attention, mixed);
   mixed.used = {};
   mixed.kv_offset = 500;
   agree(rich, mixed);
@@ -231,7 +231,7 @@ TEST_CASE("MLA is as the oracle has them: values are the first columns of the ke
   std::size_t next = 0;
   for (const Shape& shape : mla())
     for (const Attention* attention : {&plain, &causal, &rich})
-      if (tests::runs_case(next++, 4)) agree(*attention, shape);
+      if (tests::runs_case(next++, 7)) agree(*attention, shape);
 }
 
 TEST_CASE("MLA gives what the same values in memory of their own give", "[engine][serving]") {
@@ -257,16 +257,16 @@ TEST_CASE("keys and values of e4m3 are as the oracle has them, beside queries of
   for (Shape shape : per_entry()) {
     shape.fp8_kv = true;
     for (const Attention* attention : {&plain, &rich})
-      if (tests::runs_case(number++, 5)) agree(*attention, shape);
+      if (tests::runs_case(number++, 7)) agree(*attention, shape);
   }
   for (Shape shape : paged()) {
     shape.fp8_kv = true;
-    if (tests::runs_case(number++, 5)) agree(shape.seed % 2 ? causal : rich, shape);
+    if (tests::runs_case(number++, 7)) agree(shape.seed % 2 ? causal : rich, shape);
   }
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const std::int64_t q_len : {1, 3, 70})
       for (const std::int64_t d : {8, 40, 128}) {
-        if (!tests::runs_case(number++, 5)) continue;
+        if (!tests::runs_case(number++, 7)) continue;
         Shape shape{.q_len = q_len, .kv_len = 333, .d = d, .dv = d, .dtype = dtype, .seed = 7};
         shape.fp8_kv = true;
         agree(rich, shape);
@@ -299,7 +299,7 @@ TEST_CASE("a paged KV cache gives the same bits as the same keys in a row", "[en
   std::size_t next = 0;
   for (const Engine* engine : engines())
     for (const Shape& shape : paged()) {
-      if (!tests::runs_case(next++, 3)) continue;
+      if (!tests::runs_case(next++, 5)) continue;
       // With one row a page, a page's columns are adjacent, so it can be read in place; other pages cannot.
       if (shape.page == 1 && shape.layout == Layout::columns) continue;
       const Inputs in = tests::inputs(shape);

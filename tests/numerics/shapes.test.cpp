@@ -90,7 +90,7 @@ std::vector<Shape> by_layout() {
       }
   // An odd fraction, so that a sanitized build gets every layout, type and width.
   std::size_t next = 0;
-  std::erase_if(out, [&](const Shape&) { return !tests::runs_case(next++, 7); });
+  std::erase_if(out, [&](const Shape&) { return !tests::runs_case(next++, 11); });
   return out;
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("every engine decodes: one query, many keys", "[engine]") {
   for (const std::int64_t kv_len : {1, 100, 1000})
     for (const std::int64_t group : {1, 4})
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-        if (tests::runs_case(next++, 5))
+        if (tests::runs_case(next++, 7))
           agree(plain, {.q_heads = 2 * group,
                         .kv_heads = 2,
                         .q_len = 1,

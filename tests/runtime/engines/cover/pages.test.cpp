@@ -113,7 +113,7 @@ TEST_CASE("a missing page is refused exactly where a kept pair needs it, by ever
   unsigned next = 0;
   for (const tests::MaskCase& mask : tests::masks()) {
     const unsigned nth = next++;
-    if (!tests::runs_case(nth, 4)) continue;
+    if (!tests::runs_case(nth, 7)) continue;
     const tests::Made made = tests::make(mask.mod, 3);
     for (const std::int64_t page : {1, 5, 16, 200}) {
       Shape shape{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = nth % 2 ? 1 : 13, .kv_len = 70, .d = 2, .dv = 2};

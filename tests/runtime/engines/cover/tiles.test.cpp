@@ -102,7 +102,7 @@ constexpr std::array extents{
 TEST_CASE("covers agree with brute force over every mask, both ways along", "[tiles]") {
   std::size_t next = 0;
   for (const tests::MaskCase& mask : tests::masks()) {
-    if (!tests::runs_case(next++, 4)) continue;
+    if (!tests::runs_case(next++, 7)) continue;
     const tests::Made made = tests::make(mask.mod, 3);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
     const runtime::Tiles tiles(lowered);

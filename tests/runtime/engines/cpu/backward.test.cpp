@@ -201,7 +201,7 @@ const std::vector<std::string> representative{
 TEST_CASE("the corpus has the oracle's gradients", "[cpu_backward]") {
   unsigned seed = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
-    if (!tests::runs_case(++seed, 3)) continue;
+    if (!tests::runs_case(++seed, 5)) continue;
     const tests::Made made = tests::make(mod, seed);
     Case c({}, DType::f32, made.captures, seed);
     same_on(made.attention, c, f32_tolerance, mod.name, runtime::cpu::best_isa());
@@ -214,7 +214,7 @@ TEST_CASE("every instruction set has the oracle's gradients, f32 and 16 bits", "
   for (const std::string& name : representative) {
     const tests::Made made = tests::make(mod_named(name), ++seed);
     for (const Isa isa : isas()) {
-      if (!tests::runs_case(next++, 3)) continue;
+      if (!tests::runs_case(next++, 5)) continue;
       Case c({}, DType::f32, made.captures, seed);
       same_on(made.attention, c, f32_tolerance, name, isa);
       for (const DType type : {DType::f16, DType::bf16}) {
@@ -253,7 +253,7 @@ TEST_CASE("gradients of hostile shapes", "[cpu_backward]") {
   };
   for (const Shape& shape : shapes)
     for (const char* name : {"plain", "alibi", "bias_4d", "relative_table", "everything"}) {
-      if (!tests::runs_case(++seed, 9)) continue;
+      if (!tests::runs_case(++seed, 13)) continue;
       const tests::Made made = tests::make(mod_named(name), seed);
       INFO("batch " << shape.batch << " heads " << shape.q_heads << " q " << shape.q_len << " kv " << shape.kv_len
                     << " d " << shape.d << " dv " << shape.dv);
@@ -385,7 +385,7 @@ TEST_CASE("gradients of steep slopes are as near as scores of f32 allow", "[cpu_
   // Eager f32 has errors up to 2e-3. attune had 4e-2 while each direction rounded scores relative to its own origin.
   for (const Isa isa : isas())
     for (unsigned seed = 0; seed < 6; ++seed) {
-      if (!tests::runs_case(next++, 5)) continue;
+      if (!tests::runs_case(next++, 7)) continue;
       std::mt19937 random(seed + 900);
       const Owned slopes = normal(DType::f32, {4}, random);
       const Capture<float> slope(slopes.tensor, "slope");
@@ -411,7 +411,7 @@ TEST_CASE("the same bits for any number of threads", "[cpu_backward]") {
   std::size_t next = 0;
   for (const Shape& shape : {long_keys, shared})
     for (const char* name : {"everything", "t5", "bias_4d", "relative_table"}) {
-      if (!tests::runs_case(next++, 5)) continue;
+      if (!tests::runs_case(next++, 7)) continue;
       const tests::Made made = tests::make(mod_named(name), 14);
       const Lowered lowered(made.attention);
       const auto bits = [&](int threads) {

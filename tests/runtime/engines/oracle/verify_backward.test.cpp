@@ -300,7 +300,7 @@ TEST_CASE("gradients of engines pass, in every type and for scores that amplify 
       for (const Layout layout : {Layout::dense, Layout::shared, Layout::packed})
         for (const Given given : {Given::nothing, Given::o_and_lse})
           for (unsigned seed = 0; seed < 3; ++seed) {
-            if (!tests::runs_case(next++, 7)) continue;
+            if (!tests::runs_case(next++, 11)) continue;
             Call c(layout, type, seed);
             if (!runs([&] { all[n].run(c.forward); })) return;
             if (given == Given::nothing) c.forget_forward();

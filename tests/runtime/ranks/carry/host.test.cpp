@@ -60,7 +60,7 @@ TEST_CASE("any assignment over any number of ranks gives the bits of one", "[ran
         for (const Assignment assignment : all_assignments)
           for (const int groups : {1, 2}) {
             if (count == 8 && groups == 2) continue;
-            if (!tests::runs_case(next++, 7)) continue;
+            if (!tests::runs_case(next++, 11)) continue;
             INFO(name << ", " << name_of(type) << ", " << count << " ranks, " << runtime::ranks::name_of(assignment)
                       << ", " << groups << " groups");
             CHECK(differs(
@@ -75,7 +75,7 @@ TEST_CASE("any assignment over any number of ranks gives the bits of one", "[ran
 TEST_CASE("every mod of the corpus gives the bits of one rank", "[ranks]") {
   std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
-    if (!tests::runs_case(next++, 3)) continue;
+    if (!tests::runs_case(next++, 5)) continue;
     INFO(mod.name);
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;
@@ -135,7 +135,7 @@ TEST_CASE("a ring and decode merge to what one rank computes", "[ranks]") {
                               Shape{.q_lens = {0, 1, 150, 40}, .kv_lens = {0, 1, 150, 40}},
                               Shape{.q_len = 0, .kv_len = 20}, Shape{.q_len = 30, .kv_len = 0}})
       for (const Attention* attention : {&causal, &rich, &by_head}) {
-        if (!tests::runs_case(next++, 4)) continue;
+        if (!tests::runs_case(next++, 7)) continue;
         const Inputs in = tests::inputs(shape);
         INFO(runtime::ranks::name_of(travel) << ", " << shape.describe());
         const Results one = alone(*attention, in);
@@ -210,7 +210,7 @@ TEST_CASE("gradients over ranks: dq's bits, and the others as on one rank, repro
 TEST_CASE("every mod of the corpus has the gradients of one rank", "[ranks]") {
   std::size_t next = 0;
   for (const tests::CorpusMod& mod : tests::corpus()) {
-    if (!tests::runs_case(next++, 3)) continue;
+    if (!tests::runs_case(next++, 5)) continue;
     INFO(mod.name);
     tests::Made made = tests::make(mod, 1);
     made.attention.target = Target::automatic;

@@ -55,7 +55,7 @@ constexpr std::array assignments{Sharding::Assignment::best, Sharding::Assignmen
 TEST_CASE("every pair that a mask keeps is of a key that its rank holds or receives", "[ranks]") {
   std::size_t next = 0;
   for (const tests::MaskCase& c : tests::masks()) {
-    if (!tests::runs_case(next++, 3)) continue;
+    if (!tests::runs_case(next++, 5)) continue;
     INFO(c.mod.name << ": " << c.mod.mask);
     const tests::Made made = tests::make(c.mod, 1);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
