@@ -1,11 +1,8 @@
 // codegen/cuda/backward_sm90/consumer.cuh — what a consumer warpgroup of Hopper's backward does: a prologue for each
 // item of keys, an iteration for each tile of queries, an epilogue
 //
-// Orders differ in the products that are under way while a warpgroup computes. 0: none; it waits for both S and dP. 1:
-// dP during P, dV during dS. 2: also the next S while dQ is stored. dQ is then handed over after the next dS, because a
-// separate fence at that point cost 1 %. 3: S and dP are issued together; dV follows dS, so that P is rounded late; dQ
-// comes before dK, and is stored while dK's product runs, which reads half as much shared memory as S; it is handed
-// over during the next S and dP. The two warpgroups issue their products in turn (`in_turn`).
+// An order (Tile::order) is the sequence of a step's products; orders differ in those that are under way while a
+// warpgroup computes. Each is a text of its own, step().
 #pragma once
 
 #include "codegen/cuda/backward_sm90/warpgroup.cuh"
@@ -16,8 +13,12 @@ template <class Tile, class User>
 struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   using Group = BackwardWarpgroup90<Tile, User>;
   using Shared = Shared90Backward<Tile>;
+  using Group::add_keys, Group::add_values, Group::enter, Group::flows, Group::give_diagonals, Group::give_sums,
+      Group::join, Group::products_of_queries, Group::put_sums, Group::read_fields, Group::remove, Group::scores,
+      Group::share, Group::store_ds, Group::wait_for_diagonals, Group::wait_for_stored_ds, Group::weigh,
+      Group::weigh_and_join, Group::word;
   using Group::args, Group::dk, Group::dp, Group::dv, Group::group, Group::lane, Group::order, Group::s, Group::shared,
-      Group::warp, Group::word;
+      Group::warp;
   static_assert(Tile::stages == 2);
 
   /// The number of steps, and in the last bit the phase of keys, together because registers are short.
@@ -47,9 +48,9 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     if constexpr (!is_narrow) clear();
     release_stage(stage_now());
     this->wait_for_sums(stage_now(), phase_of(clock));
-    this->give_sums(stage_now());
-    this->wait_for_diagonals(stage_now(), phase_of(clock));
-    this->give_diagonals(stage_now());
+    give_sums(stage_now());
+    wait_for_diagonals(stage_now(), phase_of(clock));
+    give_diagonals(stage_now());
     this->give_copied();
     ++clock;
   }
@@ -61,129 +62,201 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     pin(dk);
     pin(dv);
     if constexpr (order == 2) {
-      this->scores(stage_now());
+      scores(stage_now());
       wgmma_wait<0>();
       pin(s);
     }
   }
 
-  /// P = exp2(S - lse), dV += P^T dO, dS = P (dP - delta).
-  __device__ void make_ds(int stage, int what) {
-    if constexpr (order > 0) {
-      // Read while S is computed, unless that is computed already.
-      const typename Group::Fields fields = this->read_fields(what & Step::whole);
-      if constexpr (order != 2) {
-        wgmma_wait<1>();
-        pin(s);
-      }
-      this->remove(what & Step::whole, fields);
-      this->weigh(stage);
-      if constexpr (order < 3) this->add_values(stage, adds(what));
-      constexpr int under_way = order < 3 ? 1 : 0;  // dV
-      wgmma_wait<under_way>();
-      pin(dp);
-      if constexpr (Group::has_prob || Group::sums_items)
-        this->join_with_terms(stage);
-      else
-        this->join(stage);
-    } else {
-      wgmma_wait<0>();
-      pin(s);
-      pin(dp);
-      this->remove(what & Step::whole);
-      this->weigh_and_join(stage);
-      this->add_values(stage, adds(what));
-    }
+  // ---- one tile of queries, in each order ----
+
+  template <int>
+  struct Order {};
+  /// Returns the `what` of the step.
+  __device__ int iteration() {
+    const int stage = stage_now(), what = word(clock, 0);
+    step(Order<order>{}, stage, what);
+    return what;
   }
 
-  /// The end of a step in orders 0 and 1: waits for dQ and hands it over.
+  /// Waits for S while dP runs, and masks pairs out; what that needs is read before.
+  __device__ void await_scores(int what) {
+    const auto fields = read_fields(what & Step::whole);
+    wgmma_wait<1>();
+    pin(s);
+    remove(what & Step::whole, fields);
+  }
+  /// dS is in shared memory, and products may read it once both warpgroups have passed the barrier.
+  __device__ void hand_in_ds(int stage) {
+    wait_for_diagonals(stage, phase_of(clock));
+    share(stage);
+    give_diagonals(stage);
+  }
+
+  /// No product is under way while P and dS are computed.
+  __device__ void step(Order<0>, int stage, int what) {
+    scores(stage);  // S = K Q^T
+    flows(stage);   // dP = V dO^T
+    enter(clock);
+    wgmma_wait<0>();
+    pin(s);
+    pin(dp);
+    remove(what & Step::whole);
+    weigh_and_join(stage);          // P = exp2(S - lse), dS = P (dP - delta)
+    add_values(stage, adds(what));  // dV += P^T dO
+    hand_in_ds(stage);
+    add_keys(stage, adds(what));  // dK += dS^T Q
+    proxy_fence();
+    named_sync(ds_shared, 2 * warpgroup_threads);
+    store_ds(stage, clock);
+    products_of_queries(stage);  // dQ = dS K
+    end_step(stage, what);
+  }
+
+  /// dP runs while P is computed, and dV while dS is.
+  __device__ void step(Order<1>, int stage, int what) {
+    scores(stage);  // S = K Q^T
+    flows(stage);   // dP = V dO^T
+    enter(clock);
+    await_scores(what);
+    weigh(stage);                   // P = exp2(S - lse)
+    add_values(stage, adds(what));  // dV += P^T dO
+    wgmma_wait<1>();
+    pin(dp);
+    join(stage);  // dS = P (dP - delta)
+    hand_in_ds(stage);
+    add_keys(stage, adds(what));  // dK += dS^T Q
+    proxy_fence();
+    named_sync(ds_shared, 2 * warpgroup_threads);
+    store_ds(stage, clock);
+    products_of_queries(stage);  // dQ = dS K
+    end_step(stage, what);
+  }
+  /// Waits for dQ and hands it over.
   __device__ void end_step(int stage, int what) {
     wgmma_wait<0>();
     pin(dp);
     pin(dk);
     pin(dv);
-    this->wait_for_stored_ds();
+    wait_for_stored_ds();
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock), clock, what);
+    put_sums(stage, phase_of(clock), clock, what);
     proxy_fence();
-    this->give_sums(stage);
+    give_sums(stage);
     ++clock;
     if (!(what & Step::last)) wait();
   }
-  /// In order 2: S of the next step is issued while dQ is under way.
-  __device__ void end_step_ahead(int stage, int what) {
+
+  /// As order 1; also, the next S runs while dQ is stored. dQ is handed over after the next dS, because a separate
+  /// fence at that point cost 1 %.
+  __device__ void step(Order<2>, int stage, int what) {
+    flows(stage);  // dP = V dO^T
+    enter(clock);
+    remove(what & Step::whole, read_fields(what & Step::whole));
+    weigh(stage);                   // P = exp2(S - lse)
+    add_values(stage, adds(what));  // dV += P^T dO
+    wgmma_wait<1>();
+    pin(dp);
+    join(stage);  // dS = P (dP - delta)
+    hand_in_ds(stage);
+    add_keys(stage, adds(what));  // dK += dS^T Q
+    proxy_fence();
+    if (!(what & Step::first)) give_sums(stage ^ 1);
+    named_sync(ds_shared, 2 * warpgroup_threads);
+    store_ds(stage, clock);
+    products_of_queries(stage);  // dQ = dS K
     ++clock;
     // After the last step these products compute unused values: a branch around them would serialise all products.
     if (!(what & Step::last)) wait();
     // dS has to leave its registers first; dQ is under way.
     wgmma_wait<1>();
-    this->scores(stage ^ 1);
+    scores(stage ^ 1);  // S = K Q^T of the next step
     wgmma_wait<1>();
     pin(dp);
     pin(dk);
     pin(dv);
-    this->wait_for_stored_ds();
+    wait_for_stored_ds();
     release_stage(stage);
-    this->put_sums(stage, phase_of(clock - 1), clock - 1, what);
+    put_sums(stage, phase_of(clock - 1), clock - 1, what);
     if (what & Step::last) {
       proxy_fence();
-      this->give_sums(stage);
+      give_sums(stage);
     }
     wgmma_wait<0>();
     pin(s);
   }
 
-  /// The end of a step in order 3. dQ is handed over during the next step, if there is one.
-  __device__ void leave(int stage, int what) {
-    release_stage(stage);
-    if (what & Step::last) {
-      proxy_fence();
-      this->give_sums(stage);
-    }
-    ++clock;
-    if (!(what & Step::last)) wait();
-  }
-  /// Order 3: dK += dS^T Q, and stores dQ while this product runs. No product is in flight at the loop's back edge.
-  __device__ void end_step_with_keys(int stage, int what) {
-    this->add_keys(stage, adds(what));
+  /// S and dP run together, and P is rounded late, because dV follows dS. dQ comes before dK, and is stored while dK's
+  /// product runs, which reads half as much shared memory as S; it is handed over during the next S and dP. No product
+  /// is in flight at the loop's back edge.
+  __device__ void step(Order<3>, int stage, int what) {
+    if constexpr (has_rests<Tile, User>)
+      if (what & Step::rests << group) return rest(stage, what);
+    await_issue(scores_issued);
+    scores(stage);  // S = K Q^T
+    flows(stage);   // dP = V dO^T
+    pass_issue(scores_issued);
+    proxy_fence();
+    if (!(what & Step::first)) give_sums(stage ^ 1);
+    enter(clock);
+    await_scores(what);
+    weigh(stage);  // P = exp2(S - lse)
+    wgmma_wait<0>();
+    pin(dp);
+    join(stage);  // dS = P (dP - delta)
+    hand_in_ds(stage);
+    add_values(stage, adds(what));  // dV += P^T dO
+    proxy_fence();
+    named_sync(ds_shared, 2 * warpgroup_threads);
+    store_ds(stage, clock);
+    await_issue(dq_issued);
+    products_of_queries(stage);   // dQ = dS K
+    add_keys(stage, adds(what));  // dK += dS^T Q
     pass_issue(dq_issued);
     wgmma_wait<1>();
     pin(dp);
     pin(dv);
     if (what & Step::last) give_back_keys();
-    this->put_sums(stage, phase_of(clock), clock, what);
+    put_sums(stage, phase_of(clock), clock, what);
     wgmma_wait<0>();
     pin(dk);
-    this->wait_for_stored_ds();
+    wait_for_stored_ds();
     leave(stage, what);
   }
-
-  /// In order 3, a step whose queries see none of this warpgroup's keys. Its dS is 0, since dQ sums over all keys.
-  __device__ int rest(int stage, int what) {
+  /// dQ is handed over during the next step, if there is one.
+  __device__ void leave(int stage, int what) {
+    release_stage(stage);
+    if (what & Step::last) {
+      proxy_fence();
+      give_sums(stage);
+    }
+    ++clock;
+    if (!(what & Step::last)) wait();
+  }
+  /// A step whose queries see none of this warpgroup's keys. Its dS is 0, since dQ sums over all keys.
+  __device__ void rest(int stage, int what) {
     if (what & Step::first) {
       clear();
     } else {
       proxy_fence();
-      this->give_sums(stage ^ 1);
+      give_sums(stage ^ 1);
     }
     for (unsigned& x : this->ds) x = 0;
-    this->share(stage);
+    share(stage);
     proxy_fence();
     named_sync(ds_shared, 2 * warpgroup_threads);
-    this->products_of_queries(stage);
+    products_of_queries(stage);
     wgmma_wait<0>();
     pin(dp);
     if (what & Step::last) give_back_keys();
-    this->put_sums(stage, phase_of(clock), clock, what);
+    put_sums(stage, phase_of(clock), clock, what);
     leave(stage, what);
-    return what;
   }
 
   /// The second warpgroup issues S and dP after the first one's, and dQ and dK likewise. Otherwise products of both
   /// interleave, both warpgroups wait for theirs until the end, and tensor cores idle while both compute P and dS. This
   /// gained 0 to 2 % at D=128, and lost 1 % at D=64. Not measured where dQ is complete or completed, nor with copies.
-  static constexpr bool in_turn = order == 3 && Tile::m < 128 && !completes_dq<Tile> && !is_alone<Tile> &&
-                                  !Group::copies;
+  static constexpr bool in_turn = Tile::m < 128 && !completes_dq<Tile> && !is_alone<Tile> && !Group::copies;
   __device__ void await_issue(NamedBarrier issued) const {
     if constexpr (in_turn)
       if (group == 1) named_sync(issued, 2 * warpgroup_threads);
@@ -193,45 +266,6 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       if (group == 0) named_arrive(issued, 2 * warpgroup_threads);
   }
   static_assert(!in_turn || !has_rests<Tile, User>, "a warpgroup that rests passes no turn on");
-
-  /// One tile of queries. Returns the `what` of its step.
-  __device__ int iteration() {
-    const int stage = stage_now(), what = word(clock, 0);
-    if constexpr (has_rests<Tile, User>)
-      if (what & Step::rests << group) return rest(stage, what);
-    await_issue(scores_issued);
-    if constexpr (order != 2) this->scores(stage);  // S = K Q^T
-    this->flows(stage);                             // dP = V dO^T
-    pass_issue(scores_issued);
-    if constexpr (order == 3) {
-      proxy_fence();
-      if (!(what & Step::first)) this->give_sums(stage ^ 1);
-    }
-    this->enter(clock);
-    this->draw();
-    make_ds(stage, what);
-    this->wait_for_diagonals(stage, phase_of(clock));
-    this->share(stage);
-    this->give_diagonals(stage);
-    if constexpr (order == 3)
-      this->add_values(stage, adds(what));
-    else
-      this->add_keys(stage, adds(what));  // dK += dS^T Q
-    proxy_fence();
-    if constexpr (order == 2)
-      if (!(what & Step::first)) this->give_sums(stage ^ 1);
-    named_sync(ds_shared, 2 * warpgroup_threads);
-    this->store_ds(stage, clock);
-    await_issue(dq_issued);
-    this->products_of_queries(stage);  // dQ = dS K
-    if constexpr (order < 2)
-      end_step(stage, what);
-    else if constexpr (order == 2)
-      end_step_ahead(stage, what);
-    else
-      end_step_with_keys(stage, what);
-    return what;
-  }
 
   /// The next keys and values may load. Order 3 allows it while the item's last product runs, dK's.
   __device__ void give_back_keys() const { arrive_as_warp(shared + Shared::keys_empty, lane); }
@@ -250,7 +284,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     const int keys = word(step, 4) * Tile::n + 64 * group + 16 * warp;
     // Results pass through the memory of dS, so all must be done with dS.
     for (unsigned before = 1; before <= Tile::stages; ++before)
-      this->wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
+      wait_for_diagonals(static_cast<int>(clock - before & 1), phase_of(clock - before) ^ 1);
     named_sync(ds_shared, 2 * warpgroup_threads);
     const Range keys_of{word(step, 10), word(step, 11)};
     if constexpr (is_narrow) look_for_non_finite();

@@ -100,6 +100,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     this->enter_head(b, h, [&] { return Where{b, h, word(step, 9), word(step, 11)}; });
     this->enter_queries(word(step, 1));
     this->enter_keys(word(step, 4) * n + 64 * group);
+    // Which pairs dropout keeps is drawn while products are under way.
+    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), this->queries, this->keys - lane / 4, lane);
   }
 
   static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
@@ -142,10 +144,6 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
       return pair;
   }
 
-  /// Draws which pairs of a step dropout keeps, while products are under way.
-  __device__ void draw() {
-    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), this->queries, this->keys - lane / 4, lane);
-  }
   /// What dropout multiplies a pair by: 0 unless it keeps the pair. Pairs count as in each_pair().
   __device__ float dropped_factor(int i, int e, int r) const {
     return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
@@ -201,6 +199,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// dS = P (dP - delta), as an operand in `ds`, and P in `p` if rounded late. P here is what weigh() left in `s`, not
   /// rounded before.
   __device__ void join(int stage) {
+    if constexpr (has_prob || sums_items) return join_with_terms(stage);
     if constexpr (drops && !rounds_late) kept.forget(lane);
     const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
