@@ -7,12 +7,6 @@
 //
 // The fast path masks pairs only by their exponents. If pairs may be masked out and a result is non-finite, the warp
 // recomputes its keys pair by pair, some hundred times slower.
-//
-// Tile: Element (bf16, f16, float) of q, k, v and grad_o; m queries, n keys: multiples of 16, one warp per 16 keys; d,
-// dv: multiples of 16 (of 32 for float), at most 256; width, width_v: the number of real columns among d, dv; stages:
-// tiles of queries in shared memory; vector, exact, layout: as in forward_sm80.cuh; passes: 2 if the registers cannot
-// hold both gradients, which then get a loop each. SharedKeys80<Tile>::bytes of shared memory, Tile::warps x 32
-// threads, one block per tile of keys, key head and batch entry of k.
 #pragma once
 
 #include "codegen/cuda/backward_sm80/layout.cuh"
@@ -50,8 +44,6 @@ struct Keys80 {
   static constexpr int dk_width = gives_k ? Tile::d : 16, dv_width = gives_v ? Tile::dv : 16;
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
-  static_assert(n == 16 * Tile::warps && m % 16 == 0 && m <= 32 * Tile::warps);
-  static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
   static constexpr GradientTraits terms = User::gradient;
   static constexpr bool has_terms = gives_k && (terms.by_col > 0 || terms.by_pair);
 
@@ -375,7 +367,13 @@ __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const U
   Keys80<Tile, User, Gives>(args, user, shared).pair_by_pair();
 }
 
-template <class Tile, class User>
+/// `passes`: 2 if the registers cannot hold both gradients, which then get a loop each. SharedKeys80<Tile>::bytes of
+/// shared memory.
+template <class Tile>
+concept KeysTile80 = BackwardTile80<Tile> && Tile::n == 16 * Tile::warps&& Tile::m <= 32 * Tile::warps &&
+                     (Tile::passes == 1 || Tile::passes == 2);
+
+template <KeysTile80 Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     keys_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -6,9 +6,6 @@
 // stores it, for keys_sm80.cuh too.
 //
 // Masked-out pairs are handled as in keys_sm80.cuh.
-//
-// Tile: as in keys_sm80.cuh, but m is 16 per warp, and stages hold keys. SharedQueries80<Tile>::bytes of shared memory,
-// Tile::warps x 32 threads, one block per tile of queries, head and batch entry.
 #pragma once
 
 #include "codegen/cuda/backward_sm80/layout.cuh"
@@ -57,8 +54,7 @@ struct Queries80 {
   using VLine = Lines<Tile::dv * size>;
   /// Of keys and values.
   static constexpr int stages = holds_queries<Tile> ? 2 : Tile::stages;
-  static_assert(m == 16 * Tile::warps && n % 16 == 0 && (!holds_queries<Tile> || (n <= m && Tile::stages == 1)));
-  static_assert(Tile::d % (8 * size) == 0 && Tile::dv % (8 * size) == 0);
+  static_assert(!holds_queries<Tile> || (n <= m && Tile::stages == 1));
   static constexpr GradientTraits terms = User::gradient;
 
   /// `terms`: of terms by row and by pair alone, for kernels that do not sum them themselves: sum_pairs_sm80.cuh.
@@ -422,7 +418,11 @@ __device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, cons
   Queries80<Tile, User>(args, user, shared).pair_by_pair();
 }
 
-template <class Tile, class User>
+/// SharedQueries80<Tile>::bytes of shared memory.
+template <class Tile>
+concept QueriesTile80 = BackwardTile80<Tile> && Tile::m == 16 * Tile::warps;
+
+template <QueriesTile80 Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     queries_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -5,9 +5,6 @@
 // three products for numbers as exact as f32, or one. Each warpgroup ends a step before the next one; its arithmetic
 // overlaps the other warpgroup's products. P and dS are split in registers, times the factors of the rows that a
 // product sums over, and P goes to the second warpgroup in f32.
-//
-// Tile: Element is float; m = n = 64; d, dv: 64 or 128, rounded up; parts: 1 or 2 numbers of f16; stages of queries: 2
-// or 3. In args, q, k, v and grad_o are the factors of their rows.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/keys_sm90.cuh"
@@ -186,10 +183,11 @@ struct FlowsOfF32Keys90 {
   }
 };
 
-template <class Tile, class User>
+template <SplitTile Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     keys_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;
+  static_assert(Tile::m == 64);
   keys_block<ScoresOfF32Keys90<Split, User>, FlowsOfF32Keys90<Split>, Split>(args, user);
 }
 

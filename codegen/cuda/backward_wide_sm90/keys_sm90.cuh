@@ -6,17 +6,24 @@
 // gradient in its registers. P goes to the second warpgroup through shared memory, rounded as for its product; if
 // scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and prepares the rows'
 // lse and delta; another loads values and grad_o.
-//
-// Tile: Element (bf16, f16); m = n = 64 queries and keys; d: a multiple of 16, 128 < d <= 256; dv: the same, above 64;
-// stages of queries: 3; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the product of
-// the part before runs. SharedKeys90<Tile>::bytes of shared memory, three warpgroups, one block per tile of keys, key
-// head and batch entry of k.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/keys_producer.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 
 namespace attune {
+
+/// What a Tile has. Three warpgroups, with SharedKeys90<Tile>::bytes of shared memory, one block per tile of keys, key
+/// head and batch entry of k.
+template <class Tile>
+concept KeysTile90 = requires {
+  requires ElementOf<typename Tile::Element>::bytes == 2;  // bf16, f16
+  // Queries and keys; stages of queries.
+  requires Tile::m == 64 && Tile::n == 64 && Tile::stages == 3;
+  requires Tile::d % 16 == 0 && Tile::d > 128 && Tile::d <= 256 && Tile::dv % 16 == 0 && Tile::dv > 64;
+  // A warpgroup packs its operand in that many parts, each while the product of the part before runs.
+  requires Tile::parts == 1 || Tile::parts == 2 || Tile::parts == 4;
+};
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +280,7 @@ __device__ inline void keys_block(const BackwardArgs& args, const User& user) {
   }
 }
 
-template <class Tile, class User>
+template <KeysTile90 Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     keys_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   keys_block<ScoresOfKeys90<Tile, User>, FlowsOfKeys90<Tile, User>, Tile>(args, user);

@@ -5,9 +5,6 @@
 // (split.cuh): three products for numbers as exact as f32, or one. A warpgroup computes probabilities while dP is
 // under way, and ends a tile of keys before the next one; the rest of its arithmetic overlaps the other
 // warpgroup's products. dS, times the factors of the keys, is split in registers.
-//
-// Tile: Element is float; m = 128 queries; n = 64 keys; d, dv: 64 or 128, rounded up; parts: 1 or 2 numbers of f16;
-// stages, v_stages: as in queries_sm90.cuh. In args, q, k, v and grad_o are the factors of their rows.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/queries_sm90.cuh"
@@ -106,10 +103,11 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
   }
 };
 
-template <class Tile, class User>
+template <SplitTile Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     queries_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;
+  static_assert(Tile::m == 128);
   queries_block<QueriesF32Warpgroup90<Split, User>, Split>(args, user);
 }
 

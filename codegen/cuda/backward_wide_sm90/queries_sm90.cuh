@@ -5,11 +5,6 @@
 // consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers
 // as an operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
 // probabilities while dP is under way. One producer thread loads.
-//
-// Tile: Element (bf16, f16); m = 128 queries; n = 64 keys; d, dv: multiples of 16 up to 256; stages of keys: 2;
-// v_stages of values: 1 or 2; parts: 1, 2 or 4; a warpgroup packs its operand in that many parts, each while the
-// product of the part before runs. SharedQueries90<Tile>::bytes of shared memory, three warpgroups, one block per tile
-// of queries, head and batch entry.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"
@@ -18,6 +13,18 @@
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
+
+/// What a Tile has. Three warpgroups, with SharedQueries90<Tile>::bytes of shared memory, one block per tile of
+/// queries, head and batch entry.
+template <class Tile>
+concept QueriesTile90 = requires {
+  requires ElementOf<typename Tile::Element>::bytes == 2;  // bf16, f16
+  // Queries and keys; stages of keys and of values.
+  requires Tile::m == 128 && Tile::n == 64 && Tile::stages == 2 && (Tile::v_stages == 1 || Tile::v_stages == 2);
+  requires Tile::d % 16 == 0 && Tile::d <= 256 && Tile::dv % 16 == 0 && Tile::dv <= 256;
+  // As in keys_sm90.cuh.
+  requires Tile::parts == 1 || Tile::parts == 2 || Tile::parts == 4;
+};
 
 /// Offsets into shared memory, from layout/.
 template <class Tile>
@@ -349,7 +356,7 @@ __device__ inline void queries_block(const BackwardArgs& args, const User& user)
   }
 }
 
-template <class Tile, class User>
+template <QueriesTile90 Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     queries_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   queries_block<QueriesWarpgroup90<Tile, User>, Tile>(args, user);

@@ -10,6 +10,15 @@
 
 namespace attune {
 
+/// What a Tile of a kernel of f32 has, where q, k, v and grad_o of the arguments are the factors of their rows.
+template <class Tile>
+concept SplitTile = requires {
+  requires ElementOf<typename Tile::Element>::bytes == 4;
+  // Head widths, rounded up, and the numbers of f16 for each f32; keys.
+  requires Tile::d % 64 == 0 && Tile::d <= 128 && Tile::dv % 64 == 0 && Tile::dv <= 128;
+  requires(Tile::parts == 1 || Tile::parts == 2) && Tile::n == 64;
+};
+
 /// Rows with larger numbers are not split: the bits of 2^78. So two rows' factors have a finite product.
 constexpr unsigned most_split = 127 + 78 << 23;
 
@@ -42,7 +51,6 @@ template <class T>
 struct F16PartsTile : T {
   using Element = f16;
   static constexpr int d = T::parts * T::d, dv = T::parts * T::dv, real_d = T::d, real_dv = T::dv;
-  static_assert(T::d % 64 == 0 && T::dv % 64 == 0);
 };
 
 /// True for such a tile.

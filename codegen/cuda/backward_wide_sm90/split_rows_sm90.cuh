@@ -4,16 +4,16 @@
 // A warp splits one row at a time: a power of two brings its largest number into [2^14, 2^15), and is stored as the
 // row's factor. Each number is rounded to f16; with two parts, 2^11 times what rounding cut off follows, rounded too.
 // Columns come in chunks of 64: those of the numbers, then those of the rests.
-//
-// Tile: d and dv, multiples of 64; parts: 1 or 2. blockIdx.y: which tensor.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
 
 namespace attune {
 
+/// blockIdx.y: which tensor.
 template <class Tile>
-__global__ void __launch_bounds__(split_threads) split_rows_sm90(const __grid_constant__ SplitRowsArgs args) {
+requires(Tile::d % 64 == 0 && Tile::dv % 64 == 0 && (Tile::parts == 1 || Tile::parts == 2)) __global__
+    void __launch_bounds__(split_threads) split_rows_sm90(const __grid_constant__ SplitRowsArgs args) {
   constexpr int warps = split_threads / 32;
   const bool of_values = blockIdx.y > 1;
   const SplitRows& of = blockIdx.y == 0 ? args.q : blockIdx.y == 1 ? args.k : blockIdx.y == 2 ? args.v : args.grad_o;

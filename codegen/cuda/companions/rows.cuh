@@ -1,15 +1,22 @@
 // codegen/cuda/companions/rows.cuh — the backward's preprocess: delta of each row, sum(o * grad_o) - grad_lse
 //
-// Tile: Element (bf16, f16, float) of grad_o, Out (also one of these) of o; width_v columns; layout; of_o: delta is the
-// product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here. rows_lanes
-// threads per row of each head and batch entry, rows_each rows one after another, rows_threads per block; blocks of one
-// head follow one another.
+// rows_lanes threads per row of each head and batch entry, rows_each rows one after another, rows_threads per block;
+// blocks of one head follow one another.
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
+
+template <class Tile>
+concept RowsTile = requires {
+  // Element: of grad_o; Out: of o. Each is bf16, f16 or float.
+  requires ElementOf<typename Tile::Element>::bytes >= 2 && sizeof(typename Tile::Out) >= 2;
+  Layout(Tile::layout), int(Tile::width_v);
+  // Delta is the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here.
+  bool(Tile::of_o);
+};
 
 /// Count neighbours of a row, which are contiguous and can be read at once, or 16 bytes at a time.
 template <int Count>
@@ -79,7 +86,7 @@ __device__ inline void products_of_rows(float (&sums)[rows_each], const Backward
   }
 }
 
-template <class Tile>
+template <RowsTile Tile>
 __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ BackwardArgs args) {
   let_next_start();
   constexpr int lanes = rows_lanes(Tile::width_v), stride = rows_threads / lanes,

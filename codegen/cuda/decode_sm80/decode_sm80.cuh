@@ -11,12 +11,6 @@
 //
 // With a fixed split size, blocks take whole splits of a tile's keys. Each split has its own maximum, sums and results;
 // the last block to arrive combines them. Each row's result then depends only on its own keys.
-//
-// Tile: Element (bf16, f16) of q, k and v; Out (also float) of o; m: 16 rows; n: keys per iteration of a warp, 16 or
-// 32; warps; stages: slots of a ring, each n rows of keys or of values; d, dv, width, width_v, heads, layout, max,
-// store, before: as in forward_sm80.cuh; paged: the KV cache is paged; fixed_split: splits have a fixed size; fp8_kv: k
-// and v are FP8 (E4M3), and d and dv are multiples of 32. Rows of q, k and v start at multiples of 16 bytes.
-// SharedDecode<Tile>::bytes of shared memory, Tile::warps x 32 threads.
 #pragma once
 
 #include "codegen/cuda/decode_sm80/epilogue.cuh"
@@ -27,6 +21,20 @@
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
+
+/// What a Tile has; what is not here is as in forward_sm80.cuh. Tile::warps x 32 threads, with
+/// SharedDecode<Tile>::bytes of shared memory. Rows of q, k and v start at multiples of 16 bytes.
+template <class Tile>
+concept TileOfDecode = requires {
+  // Element: of q, k and v, bf16 or f16; Out: of o, also float.
+  requires ElementOf<typename Tile::Element>::bytes == 2 && sizeof(typename Tile::Out) >= 2;
+  // Rows; keys per iteration of a warp; slots of a ring, each n rows of keys or of values.
+  requires Tile::m == 16 && (Tile::n == 16 || Tile::n == 32) && Tile::stages >= 2;
+  requires 16 % Tile::heads == 0 && Tile::width <= Tile::d&& Tile::width_v <= Tile::dv;
+  // 1 if the KV cache is paged; 1 if k and v are FP8 (E4M3).
+  requires Tile::paged == 0 || Tile::paged == 1;
+  requires Tile::fp8_kv == 0 || (Tile::d % 32 == 0 && Tile::dv % 32 == 0);
+};
 
 /// True if the kernel reads nothing before queries and keys. Expressions that read captured tensors hold addresses.
 template <class Tile, class User>
@@ -52,7 +60,6 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   static constexpr int slack = Tile::max ? 0 : 8;
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !ExactPath && q_steps * 4 + Tile::dv / 2 <= 112;
-  static_assert(size == 2 && Tile::m == 16 && 16 % heads == 0 && (n == 16 || n == 32) && Tile::stages >= 2);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   Stream& ahead;
@@ -280,7 +287,7 @@ __device__ __noinline__ Cut do_split_exact_path(const DecodeArgs& args, const Us
   return end;
 }
 
-template <class Tile, class User>
+template <TileOfDecode Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32, 1)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -10,16 +10,6 @@
 // Instead, if a result is non-finite while its row's sum is finite, the block recomputes its tile on the exact path,
 // which separates finite and non-finite values and takes some six times as long. Other blocks pay one comparison per
 // result.
-//
-// Tile: Element (bf16, f16, float) of q, k and v; Out (also one of these) of o; m queries, n keys: multiples of 16;
-// warps: m is 16 or 32 per warp; d, dv: multiples of 16 (of 32 for float), at most 256; width, width_v: the number of
-// real columns among d, dv; stages; vector: bytes per copy, 16, 8 or 4 if every row of q, k and v is aligned to that, 0
-// otherwise and for elements that are not contiguous; store: the same for o, a divisor of a row's bytes; exact:
-// products of float keep 21 bits of each fraction instead of 10, for three times the work; max: the call asks for the
-// rows' maxima; before: merges in the results of another call; packed; heads: query heads that share a tile, 1, 2, 4 or
-// 8, so that both rows of a thread belong to one head; per_entry: entries may have their own lengths and positions;
-// paged: per_entry, with a paged KV cache. Shared80<Tile>::bytes of shared memory, Tile::warps x 32 threads, one block
-// per tile of queries, set of heads and batch entry; packed sequences all get the tiles of the longest.
 #pragma once
 
 #include "codegen/cuda/forward_sm80/epilogue.cuh"
@@ -29,6 +19,29 @@
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
+
+/// What a Tile has. One block of Tile::warps x 32 threads, with Shared80<Tile>::bytes of shared memory, per tile of
+/// queries, set of heads and batch entry; packed sequences all get the tiles of the longest.
+template <class Tile>
+concept ForwardTile80 = requires {
+  // Element: of q, k and v; Out: of o. Each is bf16, f16 or float.
+  requires ElementOf<typename Tile::Element>::bytes >= 2 && sizeof(typename Tile::Out) >= 2;
+  // Queries, 16 or 32 a warp; keys.
+  requires Tile::m % (16 * Tile::warps) == 0 && Tile::m <= 32 * Tile::warps&& Tile::n % 16 == 0 && Tile::n <= 128;
+  // Head widths, rounded up, and the number of real columns among them.
+  requires Tile::d % 16 == 0 && Tile::dv % (8 * ElementOf<typename Tile::Element>::bytes) == 0;
+  requires Tile::width <= Tile::d&& Tile::width_v <= Tile::dv;
+  // Bytes per copy: 16, 8 or 4 if every row of q, k and v is aligned to that, 0 otherwise and for elements that are not
+  // contiguous; and the same for o.
+  requires Tile::vector == 0 || 16 % Tile::vector == 0;
+  requires Tile::store == 0 || Tile::width_v * sizeof(typename Tile::Out) % Tile::store == 0;
+  // 1: products of float keep 21 bits of each fraction instead of 10, for three times the work.
+  requires Tile::exact == 0 || Tile::exact == 1;
+  // Query heads that share a tile, so that both rows of a thread belong to one head.
+  requires 8 % Tile::heads == 0;
+  // Dense or packed; whether the call asks for the rows' maxima.
+  Layout(Tile::layout), bool(Tile::max);
+};
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
@@ -55,9 +68,6 @@ struct Block80 {
   using KLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size, is_float>;
   using OLine = Lines<Tile::dv * out_size>;
-  static_assert(8 % heads == 0 && Tile::m % m == 0 && tall <= 2 && n % 16 == 0 && n <= 128);
-  static_assert(Tile::d % 16 == 0 && Tile::dv % (8 * size) == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
-  static_assert(Tile::store == 0 || Tile::width_v * out_size % Tile::store == 0);
 
   using Keys = Either<is_paged<Tile>, PagedRows80, Rows80>;
 
@@ -331,7 +341,7 @@ template <class Tile, class User>
   leave();
 }
 
-template <class Tile, class User>
+template <ForwardTile80 Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     forward_sm80(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -7,10 +7,6 @@
 // operand without a shuffle. Probabilities are powers of two up to 2^8, within the range of E4M3, and P V is summed up
 // tile by tile in f32, because FP8 accumulators of tensor cores keep only some 14 bits. If values are wider than 128,
 // registers hold P V of a part of the columns at a time, and no scores of the next tile meanwhile.
-//
-// Tile: as in forward_sm90.cuh; Element is e4m3, Out bf16 or f16; n a multiple of 32, with dv > 128 at most 128;
-// transposed: values are transposed before, and v_map describes their tiles; with dv > 128 they are, and columns says
-// how many are multiplied at a time.
 #pragma once
 
 #include "codegen/cuda/forward_sm90/forward_sm90.cuh"
@@ -19,6 +15,14 @@
 #include "codegen/cuda/ptx/arithmetic.cuh"
 
 namespace attune {
+
+/// A ForwardTile of FP8. If values are transposed before (`transposed`), v_map describes their tiles; wider than 128
+/// they are, and `columns` of them are multiplied at a time.
+template <class Tile>
+concept ForwardE4m3Tile = ForwardTile<Tile> && ElementOf<typename Tile::Element>::bytes == 1 &&
+                          sizeof(typename Tile::Out) == 2 && Tile::n % 32 == 0 &&
+                          (Tile::dv <= 128 ||
+                           (Tile::n <= 128 && come_transposed<Tile> && Tile::dv % Tile::columns == 0));
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
@@ -134,7 +138,6 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
   using Base = WarpgroupOfE4m3<Tile, User>;
   using Base::n, Base::p, Base::s, Base::shared;
   using typename Base::Shared;
-  static_assert(n <= 128 && come_transposed<Tile>);
   static constexpr bool turns_of_both = true;
   static constexpr int columns = Tile::columns, parts = Tile::dv / columns,
                        ahead = columns == 64 ? 1 : 2;  ///< parts under way while one is added
@@ -187,7 +190,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
   }
 };
 
-template <ForwardTile Tile, class User>
+template <ForwardE4m3Tile Tile, class User>
 __global__ void __launch_bounds__(block_of<Tile>.threads, 1)
     forward_e4m3_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   if constexpr (in_turn<Tile>) {

@@ -7,9 +7,6 @@
 // their scores, so that probabilities are an operand without a shuffle. With two parts, each number is the sum of its
 // rounding and of the rounded rest: three products of these give 21 bits of each fraction. Queries are rounded here:
 // with one part in shared memory, with two in registers, 16 at a time.
-//
-// Tile: as in forward_sm90.cuh; Element and Out are float; parts: 1 or 2; transposed; width_v: the number of real
-// columns among dv; store: bytes by which results may be stored.
 #pragma once
 
 #include "codegen/cuda/forward_sm90/forward_sm90.cuh"
@@ -17,6 +14,13 @@
 #include "codegen/cuda/parts/multiply_sm80.cuh"
 
 namespace attune {
+
+/// A ForwardTile of f32, of which keys and values are one or two numbers of TF32. width_v: the number of real columns
+/// among dv; store: bytes by which results may be stored.
+template <class Tile>
+concept ForwardF32Tile = ForwardTile<Tile> && sizeof(typename Tile::Element) == 4 &&
+                         sizeof(typename Tile::Out) == 4 && come_transposed<Tile> &&
+                         (Tile::parts == 1 || Tile::parts == 2) && Tile::width_v <= Tile::dv&& Tile::store >= 0;
 
 /// The bits of an f32 that products ignore; and a finite number, or an infinity, whose other bits are rounded.
 constexpr unsigned ignored = 0x1fff;
@@ -191,7 +195,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
   }
 };
 
-template <ForwardTile Tile, class User>
+template <ForwardF32Tile Tile, class User>
 __global__ void __launch_bounds__(block_of<Tile>.threads, 1)
     forward_f32_sm90(const __grid_constant__ ArgsOf<Tile, ForwardArgs> args, const __grid_constant__ User user) {
   if constexpr (in_turn<Tile>) {

@@ -4,8 +4,6 @@
 // A block splits one tile of keys of a head, and its values. Part by part, it stores keys in chunks of 32 columns by n
 // rows, and values in chunks of 32 keys by dv rows. The tiles of a head follow one another; those of a packed sequence
 // begin at its place (place_of). Rows and columns that do not exist are zeros.
-//
-// Tile: n, d and dv, multiples of 32; parts: 1, the rounded number, or 2, also the rounded rest; layout.
 #pragma once
 
 #include "codegen/cuda/parts/multiply_sm80.cuh"
@@ -14,8 +12,11 @@
 
 namespace attune {
 
+/// `parts`: 1, the rounded number, or 2, also the rounded rest.
 template <class Tile>
-__global__ void __launch_bounds__(split_threads) split_keys_sm90(const __grid_constant__ SplitArgs args) {
+requires(Tile::n % 32 == 0 && Tile::d % 32 == 0 && Tile::dv % 32 == 0 &&
+         (Tile::parts == 1 || Tile::parts == 2)) __global__ void __launch_bounds__(split_threads)
+    split_keys_sm90(const __grid_constant__ SplitArgs args) {
   constexpr int n = Tile::n, chunk = chunk_columns<float>, fours = chunk / 4, pitch = Tile::dv + 1;
   __shared__ unsigned values[n * pitch];
   // The next kernel may start; it waits for the end of this one.

@@ -4,8 +4,6 @@
 // A block transposes one chunk of 128 columns of a tile of values of a head: it loads by TMA, transposes in shared
 // memory, and stores by TMA. The tiles of a head follow one another; those of a packed sequence begin at its place
 // (place_of).
-//
-// Tile: Element is e4m3; n, dv; layout. With dv > 128, n is at most 128.
 #pragma once
 
 #include "codegen/cuda/forward_sm90/transposer.cuh"
@@ -24,12 +22,12 @@ __device__ inline void transpose_chunk(unsigned loaded, unsigned transposed, int
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(transpose_threads) transpose_v_sm90(const __grid_constant__ TransposeArgs args) {
+requires(Tile::dv <= 128 || Tile::n <= 128) __global__ void __launch_bounds__(transpose_threads)
+    transpose_v_sm90(const __grid_constant__ TransposeArgs args) {
   constexpr int n = Tile::n, chunks = (n + chunk_bytes - 1) / chunk_bytes, loaded_bytes = n * chunk_bytes,
                 rows = chunks * Tile::dv, wide = (Tile::dv + chunk_bytes - 1) / chunk_bytes,
                 most = wide == 1 ? Tile::dv : chunk_bytes, last = Tile::dv - (wide - 1) * most,
                 transposed_bytes = chunks * most * chunk_bytes;
-  static_assert(wide == 1 || chunks == 1);
   __shared__ unsigned char memory[loaded_bytes + transposed_bytes + 1024];
   __shared__ unsigned long long barrier;
   // The next kernel may start; it waits for the end of this one.

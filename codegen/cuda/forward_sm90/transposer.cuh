@@ -1,7 +1,5 @@
 // codegen/cuda/forward_sm90/transposer.cuh — a tile of values of 8 bits transposed in shared memory: keys along rows,
 // in the order in which threads hold their scores
-//
-// Tile: Element is e4m3; n and dv multiples of 32.
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"

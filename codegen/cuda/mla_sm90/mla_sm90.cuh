@@ -20,14 +20,6 @@
 //
 // Masked-out values never reach a result: rows past the last key are cleared in shared memory. Rows with non-finite
 // results but a finite sum are recomputed pair by pair.
-//
-// Tile: Element (bf16, f16) of q and k; Out (also float) of o; m and n: 64; d: a multiple of 64; dv: a multiple of 256,
-// at most 512 and at most d; heads that share a tile: 1 to 64; cluster: blocks that read the same keys, 1, 2 or 4; box:
-// keys of a TMA box, at least 8, a divisor of 64 and of a page's rows; issue_order: 0: scores start as soon as keys
-// arrive; 1: the second warpgroup's scores start when the first's have arrived; 2: when the second has multiplied the
-// first's probabilities; 3: as 2, and a warpgroup multiplies its own probabilities when the other's next scores have
-// arrived; layout, max, store, before, paged: as in the decode kernel. SharedMla<Tile>::bytes of shared memory and 1024
-// to align it, three warpgroups.
 #pragma once
 
 #include "codegen/cuda/mla_sm90/epilogue.cuh"
@@ -35,6 +27,24 @@
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
+
+/// What a Tile has; what is not here is as in decode_sm80.cuh. Three warpgroups, with SharedMla<Tile>::bytes of shared
+/// memory and 1024 to align it.
+template <class Tile>
+concept TileOfMla = requires {
+  // Element: of q and k, bf16 or f16; Out: of o, also float.
+  requires ElementOf<typename Tile::Element>::bytes == 2 && sizeof(typename Tile::Out) >= 2;
+  requires Tile::m == 64 && Tile::n == 64 && Tile::stages == 2 && 64 % Tile::heads == 0;
+  requires Tile::d % 64 == 0 && Tile::dv % 256 == 0 && Tile::dv <= 512 && Tile::dv <= Tile::d;
+  // Blocks that read the same keys.
+  requires Tile::cluster == 1 || Tile::cluster == 2 || Tile::cluster == 4;
+  // Keys of a TMA box: they divide a page's rows.
+  requires Tile::box >= 8 && 64 % Tile::box == 0;
+  // 0: scores start as soon as keys arrive. 1: the second warpgroup's scores start when the first's have arrived. 2:
+  // when the second has multiplied the first's probabilities. 3: as 2, and a warpgroup multiplies its own probabilities
+  // when the other's next scores have arrived.
+  requires Tile::issue_order >= 0 && Tile::issue_order <= 3;
+};
 
 template <class Tile>
 __device__ inline SplitRange& shared_split(unsigned shared) {
@@ -70,7 +80,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
   }
 }
 
-template <class Tile, class User>
+template <TileOfMla Tile, class User>
 __global__ void __launch_bounds__(MlaLayout90::block.threads, 1)
     mla_sm90(const __grid_constant__ ArgsOf<Tile, MlaArgs> args, const __grid_constant__ User user) {
   using Shared = SharedMla<Tile>;

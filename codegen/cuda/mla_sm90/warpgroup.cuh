@@ -19,8 +19,6 @@ struct MlaWarpgroup90 {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(Tile::m == 64 && n == 64 && Tile::stages == 2 && Tile::d % Shared::chunk == 0 && Tile::dv % 256 == 0 &&
-                Tile::dv <= 512);
   static_assert(!User::traits.has_prob || User::traits.linear_prob);
 
   const MlaArgs& args;

@@ -10,6 +10,21 @@
 
 namespace attune {
 
+/// What a Tile of the portable backward has. Tile::warps x 32 threads, one block per tile, head and batch entry: a key
+/// head's tile of keys, or a head's tile of queries.
+template <class Tile>
+concept BackwardTile80 = requires {
+  // Of q, k, v and grad_o: bf16, f16, float.
+  requires ElementOf<typename Tile::Element>::bytes >= 2;
+  // Queries, keys; stages of those that the block iterates over.
+  requires Tile::m % 16 == 0 && Tile::n % 16 == 0 && Tile::stages >= 1;
+  // Head widths, rounded up, and the number of real columns among them.
+  requires Tile::d % (8 * ElementOf<typename Tile::Element>::bytes) == 0 && Tile::width <= Tile::d;
+  requires Tile::dv % (8 * ElementOf<typename Tile::Element>::bytes) == 0 && Tile::width_v <= Tile::dv;
+  // As in forward_sm80.cuh.
+  int(Tile::vector), int(Tile::exact), Layout(Tile::layout);
+};
+
 /// One number a row, such as lse or delta.
 __device__ inline float* row_of(const Rows& rows, int b, int h, int position) {
   return rows.data + b * rows.batch + h * rows.head + position * rows.position;
