@@ -370,7 +370,7 @@ __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const U
 /// `passes`: 2 if the registers cannot hold both gradients, which then get a loop each. SharedKeys80<Tile>::bytes of
 /// shared memory.
 template <class Tile>
-concept KeysTile80 = BackwardTile80<Tile> && Tile::n == 16 * Tile::warps&& Tile::m <= 32 * Tile::warps &&
+concept KeysTile80 = BackwardTile80<Tile> &&(Tile::n == 16 * Tile::warps && Tile::m <= 32 * Tile::warps) &&
                      (Tile::passes == 1 || Tile::passes == 2);
 
 template <KeysTile80 Tile, class User>

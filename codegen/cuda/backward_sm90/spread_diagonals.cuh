@@ -6,8 +6,8 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {

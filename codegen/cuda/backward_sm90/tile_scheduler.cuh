@@ -5,8 +5,8 @@
 #include "codegen/cuda/backward_sm90/layout.cuh"
 #include "codegen/cuda/contract/gradient.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
-#include "codegen/cuda/parts/walk.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {

@@ -90,7 +90,7 @@ struct ForwardArgs : Entries {
   int order_count;   ///< places for tiles of `order`; without an order, q's positions / queries of a tile + batch
   const int* order;  ///< packed, persistent kernels: the sequence and tile of each tile of queries of a set; null where
                      ///< the host does not know the starts
-  int section;       ///< sets of heads (walk.cuh) whose keys and values stay in the cache together
+  int section;       ///< sets of heads (entry.cuh) whose keys and values stay in the cache together
   unsigned* next;    ///< the next tile of a dynamic schedule, 0 before the launch; null: one block per tile
 };
 
@@ -155,7 +155,7 @@ struct BackwardArgs : Entries {
   Gradient grad_q, grad_k, grad_v;
   float scale;                   ///< multiplies q . k
   int q_heads, kv_heads, d, dv;  ///< kv_heads: q_heads / group, divided once
-  int section;                   ///< sets of heads (walk.cuh) whose operands stay in the cache together
+  int section;                   ///< sets of heads (entry.cuh) whose operands stay in the cache together
   unsigned* visited;             ///< if tiles is a table: the number of visits in it
   int q_places, kv_places;       ///< for kernels that do all: tiles of a head. Packed: sequence b has the places from
                                  ///< starts[b] / positions of a tile + b on, of which it may leave one free

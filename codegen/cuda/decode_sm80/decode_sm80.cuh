@@ -30,7 +30,7 @@ concept TileOfDecode = requires {
   requires ElementOf<typename Tile::Element>::bytes == 2 && sizeof(typename Tile::Out) >= 2;
   // Rows; keys per iteration of a warp; slots of a ring, each n rows of keys or of values.
   requires Tile::m == 16 && (Tile::n == 16 || Tile::n == 32) && Tile::stages >= 2;
-  requires 16 % Tile::heads == 0 && Tile::width <= Tile::d&& Tile::width_v <= Tile::dv;
+  requires(16 % Tile::heads == 0 && Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   // 1 if the KV cache is paged; 1 if k and v are FP8 (E4M3).
   requires Tile::paged == 0 || Tile::paged == 1;
   requires Tile::fp8_kv == 0 || (Tile::d % 32 == 0 && Tile::dv % 32 == 0);

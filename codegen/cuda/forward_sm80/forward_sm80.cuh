@@ -13,7 +13,8 @@
 #pragma once
 
 #include "codegen/cuda/forward_sm80/epilogue.cuh"
-#include "codegen/cuda/forward_sm80/place.cuh"
+#include "codegen/cuda/forward_sm80/layout.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/softmax_sm80.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
@@ -27,10 +28,11 @@ concept ForwardTile80 = requires {
   // Element: of q, k and v; Out: of o. Each is bf16, f16 or float.
   requires ElementOf<typename Tile::Element>::bytes >= 2 && sizeof(typename Tile::Out) >= 2;
   // Queries, 16 or 32 a warp; keys.
-  requires Tile::m % (16 * Tile::warps) == 0 && Tile::m <= 32 * Tile::warps&& Tile::n % 16 == 0 && Tile::n <= 128;
+  requires(Tile::m % (16 * Tile::warps) == 0 && Tile::m <= 32 * Tile::warps);
+  requires(Tile::n % 16 == 0 && Tile::n <= 128);
   // Head widths, rounded up, and the number of real columns among them.
   requires Tile::d % 16 == 0 && Tile::dv % (8 * ElementOf<typename Tile::Element>::bytes) == 0;
-  requires Tile::width <= Tile::d&& Tile::width_v <= Tile::dv;
+  requires(Tile::width <= Tile::d && Tile::width_v <= Tile::dv);
   // Bytes per copy: 16, 8 or 4 if every row of q, k and v is aligned to that, 0 otherwise and for elements that are not
   // contiguous; and the same for o.
   requires Tile::vector == 0 || 16 % Tile::vector == 0;
@@ -41,6 +43,41 @@ concept ForwardTile80 = requires {
   requires 8 % Tile::heads == 0;
   // Dense or packed; whether the call asks for the rows' maxima.
   Layout(Tile::layout), bool(Tile::max);
+};
+
+// ---- shared memory -----------------------------------------------------------------------------------------------
+
+/// Offsets into shared memory, from layout/.
+template <class Tile>
+struct Shared80 {
+  static constexpr int size = ElementOf<typename Tile::Element>::bytes;
+  static constexpr ForwardLayout80 at{.m = Tile::m,
+                                      .n = Tile::n,
+                                      .d = Tile::d,
+                                      .dv = Tile::dv,
+                                      .stages = Tile::stages,
+                                      .element = size,
+                                      .out_element = ElementOf<typename Tile::Out>::bytes};
+  static constexpr int q = at.q, k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
+                       bytes = at.bytes;
+};
+
+// ---- the tile of a block -----------------------------------------------------------------------------------------
+
+/// Sections of heads whose keys stay in the cache together, last queries first: with a causal mask these take longest.
+struct Place80 {
+  int b, q_tiles, tile;
+  Heads heads;
+
+  template <class Tile>
+  __device__ static Place80 of(const ForwardArgs& args) {
+    const int of_batch = sets_of<Tile>(args), sets = args.batch * of_batch, section = max(args.section, 1),
+              q_tiles = q_tiles_of<Tile>(args.q_len);
+    const long long block = blockIdx.x, of_section = static_cast<long long>(q_tiles) * section;
+    const int before = static_cast<int>(block / of_section) * section, here = min(section, sets - before);
+    const int within = static_cast<int>(block % of_section), set = before + within % here;
+    return {set / of_batch, q_tiles, q_tiles - 1 - within / here, heads_of<Tile>(args, set % of_batch)};
+  }
 };
 
 // ---- computing ---------------------------------------------------------------------------------------------------

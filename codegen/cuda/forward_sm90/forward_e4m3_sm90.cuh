@@ -9,8 +9,8 @@
 // registers hold P V of a part of the columns at a time, and no scores of the next tile meanwhile.
 #pragma once
 
+#include "codegen/cuda/forward_sm90/consumer.cuh"
 #include "codegen/cuda/forward_sm90/forward_sm90.cuh"
-#include "codegen/cuda/forward_sm90/in_turn.cuh"
 #include "codegen/cuda/forward_sm90/transposer.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 

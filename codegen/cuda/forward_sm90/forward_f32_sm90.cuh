@@ -9,8 +9,8 @@
 // with one part in shared memory, with two in registers, 16 at a time.
 #pragma once
 
+#include "codegen/cuda/forward_sm90/consumer.cuh"
 #include "codegen/cuda/forward_sm90/forward_sm90.cuh"
-#include "codegen/cuda/forward_sm90/in_turn.cuh"
 #include "codegen/cuda/parts/multiply_sm80.cuh"
 
 namespace attune {
@@ -20,7 +20,7 @@ namespace attune {
 template <class Tile>
 concept ForwardF32Tile = ForwardTile<Tile> && sizeof(typename Tile::Element) == 4 &&
                          sizeof(typename Tile::Out) == 4 && come_transposed<Tile> &&
-                         (Tile::parts == 1 || Tile::parts == 2) && Tile::width_v <= Tile::dv&& Tile::store >= 0;
+                         (Tile::parts == 1 || Tile::parts == 2) && (Tile::width_v <= Tile::dv && Tile::store >= 0);
 
 /// The bits of an f32 that products ignore; and a finite number, or an infinity, whose other bits are rounded.
 constexpr unsigned ignored = 0x1fff;

@@ -10,8 +10,8 @@
 #pragma once
 
 #include "codegen/cuda/forward_sm90/consumer.cuh"
-#include "codegen/cuda/forward_sm90/epilogue.cuh"
 #include "codegen/cuda/forward_sm90/producer.cuh"
+#include "codegen/cuda/forward_sm90/softmax.cuh"
 
 namespace attune {
 

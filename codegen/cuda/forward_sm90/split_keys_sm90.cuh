@@ -6,8 +6,8 @@
 // begin at its place (place_of). Rows and columns that do not exist are zeros.
 #pragma once
 
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/multiply_sm80.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {

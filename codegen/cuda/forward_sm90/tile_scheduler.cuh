@@ -4,9 +4,9 @@
 
 #include "codegen/cuda/forward_sm90/layout.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/parts/row.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 

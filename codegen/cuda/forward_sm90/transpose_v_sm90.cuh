@@ -7,8 +7,8 @@
 #pragma once
 
 #include "codegen/cuda/forward_sm90/transposer.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {

@@ -5,7 +5,7 @@
 // first parts, the other half the rest.
 #pragma once
 
-#include "codegen/cuda/mla_sm90/rows.cuh"
+#include "codegen/cuda/mla_sm90/items.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/exact_path.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
 #include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/products_sm80.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

@@ -8,7 +8,6 @@
 
 #include "codegen/cuda/contract/schedule.cuh"
 #include "codegen/cuda/parts/entry.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 
 namespace attune {
 

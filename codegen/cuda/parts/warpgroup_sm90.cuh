@@ -3,8 +3,8 @@
 #pragma once
 
 #include "codegen/cuda/contract/gradient.cuh"
+#include "codegen/cuda/parts/entry.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
-#include "codegen/cuda/parts/walk.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 #include "codegen/cuda/ptx/wgmma.cuh"
