@@ -164,8 +164,8 @@ const Planted all[] = {
      "g.wait_for_scores();\n    if constexpr (Base::products_ordered) this->pass_turn();",
      f32},
     {"values are not waited for, tile by tile", "forward_sm90/consumer.cuh", "v.wait();\n", "", f32},
-    {"sums of scores are read while products run", "forward_sm90/forward_f32_sm90.cuh", "wgmma_wait<0>();\n    pin(s);",
-     "wgmma_wait<1>();\n    pin(s);", f32},
+    {"sums of scores are read while products run", "forward_sm90/forward_f32_sm90.cuh", "wgmma_wait<0>(s, low);",
+     "wgmma_wait<1>(s, low);", f32},
     {"one product with a remainder is left out", "forward_sm90/forward_f32_sm90.cuh",
      "Of::template rs<Major::k>(low, a, b_rest, 1);", "", f32},
     {"values in another order than probabilities", "forward_sm90/split_keys_sm90.cuh",
@@ -184,13 +184,13 @@ const Planted all[] = {
     {"grad_o is not waited for", "backward_wide_sm90/keys_f32_sm90.cuh", "grad_o.wait();\n    p.add_to", "p.add_to",
      backward_f32},
     {"queries are released before the products of dK", "backward_wide_sm90/keys_f32_sm90.cuh",
-     "of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);\n    q.release_as_warp(lane);",
-     "q.release_as_warp(lane);\n    of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);", backward_f32},
+     "of.add_to(dk, shared.q()[q.stage]);\n    q.release_as_warp(lane);",
+     "q.release_as_warp(lane);\n    of.add_to(dk, shared.q()[q.stage]);", backward_f32},
     {"values are not waited for, before dP", "backward_wide_sm90/queries_f32_sm90.cuh", "v.wait();\n    flows", "flows",
      backward_f32},
     {"keys are released before the products of dQ", "backward_wide_sm90/queries_f32_sm90.cuh",
-     "ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);\n    k.release_as_warp(lane);",
-     "k.release_as_warp(lane);\n    ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);", backward_f32},
+     "ds.add_to(dq, shared.k()[k.stage]);\n    k.release_as_warp(lane);",
+     "k.release_as_warp(lane);\n    ds.add_to(dq, shared.k()[k.stage]);", backward_f32},
     {"results pass over operands that are still read", "backward_wide_sm90/keys_f32_sm90.cuh",
      "named_sync(first_warpgroup_done, warpgroup_threads);", "", backward_f32},
     // ---- backward_sm90
@@ -215,18 +215,19 @@ const Planted all[] = {
      "args.added + tile) > 100u)", turned90},
     {"rows are read before the kernel that writes them has ended", "backward_sm90/producer.cuh",
      "wait_for_kernel_before();", "", backward90},
-    {"the wrong half of an operand", "backward_sm90/warpgroup.cuh", "(m == 128 ? 0 : group * n * chunk_bytes)",
-     "(m == 128 ? 128 : group * n * chunk_bytes)", backward90},
+    {"the wrong half of an operand", "backward_sm90/warpgroup.cuh", "from(m == 128 ? 0 : n * group)",
+     "from(m == 128 ? 1 : n * group)", backward90},
     {"the rows of a step are not waited for", "backward_sm90/backward_sm90.cuh", "loads_apart<User> ? 2 : 1", "1",
      backward90},
     {"the only tile of dQ is overwritten before it has left", "backward_sm90/warpgroup.cuh",
-     "sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));", "sums(stage).acquire(phase);", turned90},
+     "shared.sum_full()[stage ^ 1].acquire(phase ^ static_cast<unsigned>(stage));",
+     "shared.sum_full()[stage].acquire(phase);", turned90},
     {"a transposed operand is read as it lies", "backward_sm90/warpgroup.cuh",
      "template set4<Major::n, Major::k>(dq(), y, x);", "template set4<Major::k, Major::k>(dq(), y, x);", turned90},
     {"sums are completed before others are added", "backward_sm90/backward_sm90.cuh",
      "wait_for_turn(args, tile, before);\n  barrier_expect", "barrier_expect", completed90},
-    {"loaded sums are not waited for", "backward_sm90/warpgroup.cuh",
-     "barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);", "", completed90},
+    {"loaded sums are not waited for", "backward_sm90/warpgroup.cuh", "barrier_wait(shared.sums_loaded(stage), phase);",
+     "", completed90},
     {"loaded sums take no phase where nothing is loaded", "backward_sm90/backward_sm90.cuh",
      "barrier_arrive(loaded);\n    // No consumer waits for this phase; compute-sanitizer says so of phases that "
      "nobody "
@@ -236,10 +237,10 @@ const Planted all[] = {
      "keys == (falls ? from : to - 1)", completed90},
     // ---- mla_sm90
     {"queries are released before their last scores", "mla_sm90/warpgroup.cuh",
-     "wgmma_wait<0>();\n    pin(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) "
-     "arrive_as_warp(shared + Shared::q_empty, lane);",
-     "if (last) arrive_as_warp(shared + Shared::q_empty, lane);\n    wgmma_wait<0>();\n    pin(s);\n    "
-     "release(stage(place, Group), Shared::used_rest);",
+     "wgmma_wait<0>(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) arrive_as_warp(shared + "
+     "Shared::q_empty, lane);",
+     "if (last) arrive_as_warp(shared + Shared::q_empty, lane);\n    wgmma_wait<0>(s);\n    release(stage(place, "
+     "Group), Shared::used_rest);",
      mla},
     {"the last values are released before results have left through them", "mla_sm90/mla_sm90.cuh",
      "    group.store(same,", "    arrive_as_warp(freed, group.lane);\n    group.store(same,", mla},
@@ -250,11 +251,8 @@ const Planted all[] = {
     {"rows of results that two lanes have are swapped", "mla_sm90/epilogue.cuh", "* own[j % 2]", "* own[j / 2]", mla},
     {"a stage is loaded before it is released", "mla_sm90/producer.cuh", "place.phase ^ 1);", "place.phase);", mla},
     {"values are released before their products", "mla_sm90/warpgroup.cuh",
-     "pin(o);\n    add_own(mine);\n    wgmma_wait<0>();\n    pin(o);\n    if (Group == 0 || !last) release(mine, "
-     "Group);",
-     "pin(o);\n    add_own(mine);\n    if (Group == 0 || !last) release(mine, Group);\n    wgmma_wait<0>();\n    "
-     "pin(o);",
-     mla},
+     "pin(o);\n    add_own(mine);\n    wgmma_wait<0>(o);\n    if (Group == 0 || !last) release(mine, Group);",
+     "pin(o);\n    add_own(mine);\n    if (Group == 0 || !last) release(mine, Group);\n    wgmma_wait<0>(o);", mla},
 };
 
 Shape shape_of(Planted::Call call) {

@@ -46,38 +46,37 @@ __device__ inline void wait_for_turn(const BackwardArgs& args, int tile, unsigne
 
 /// Loads a tile's sums into a stage, or says that there are none to load; the consumers complete dQ with them.
 template <class Tile>
-__device__ inline void hand_back_sums(const BackwardArgs& args, unsigned shared, int stage, unsigned phase, int tile,
-                                      unsigned before) {
-  using Shared = Shared90Backward<Tile>;
-  const unsigned loaded = shared + Shared::sums_loaded + 8 * stage;
+__device__ inline void hand_back_sums(const BackwardArgs& args, Shared90Backward<Tile> shared, int stage,
+                                      unsigned phase, int tile, unsigned before) {
+  constexpr int bytes = shared.sum_bytes;
+  const unsigned loaded = shared.sums_loaded(stage);
   if (before == 0) {
     barrier_arrive(loaded);
     // No consumer waits for this phase; compute-sanitizer says so of phases that nobody waits for.
     return barrier_wait(loaded, phase);
   }
   wait_for_turn(args, tile, before);
-  barrier_expect(loaded, Shared::sum_bytes);
-  load_bulk(shared + Shared::sums + stage * Shared::sum_step,
-            args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4), Shared::sum_bytes, loaded);
+  barrier_expect(loaded, bytes);
+  load_bulk(shared.sums(stage), args.sums + static_cast<long long>(tile) * (bytes / 4), bytes, loaded);
 }
 
 /// One thread per stage takes tiles of dQ from shared memory. A single thread would not keep up: for each tile it waits
 /// until previous tiles are added, until its sums have arrived, and until other blocks see them. The first tile of keys
 /// stores, later ones add, so sums need no clearing. A tile whose counter stays 0 has no gradient.
 template <class Tile>
-__device__ inline void add_up(const BackwardArgs& args, unsigned shared, int stage) {
-  using Shared = Shared90Backward<Tile>;
-  const StageBarriers sum{shared + Shared::sum_full + StageBarriers::bytes * stage};
-  const unsigned from = shared + Shared::sums + stage * Shared::sum_step;
+__device__ inline void add_up(const BackwardArgs& args, Shared90Backward<Tile> shared, int stage) {
+  constexpr int bytes = shared.sum_bytes;
+  const StageBarriers sum = shared.sum_full()[stage];
+  const unsigned from = shared.sums(stage);
   unsigned phase = 0;
   for (unsigned step = stage;; step += Tile::stages, phase ^= 1) {
-    barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
-    const int tile = shared_get(step_word<Tile>(shared, step, 6));
-    const unsigned before = static_cast<unsigned>(shared_get(step_word<Tile>(shared, step, 7)));
+    barrier_wait(shared.known(step), step / steps_kept & 1);
+    const int tile = shared_get(step_word(shared, step, 6));
+    const unsigned before = static_cast<unsigned>(shared_get(step_word(shared, step, 7)));
     if (tile == Step::no_more) return;
     if constexpr (completes_dq<Tile>) {
-      const bool completes = shared_get(step_word<Tile>(shared, step, 0)) & Step::completes;
-      hand_back_sums<Tile>(args, shared, stage, phase, tile, completes ? before : 0);
+      const bool completes = shared_get(step_word(shared, step, 0)) & Step::completes;
+      hand_back_sums(args, shared, stage, phase, tile, completes ? before : 0);
       if (completes) {
         sum.wait(phase);
         barrier_arrive(sum.empty());
@@ -90,13 +89,13 @@ __device__ inline void add_up(const BackwardArgs& args, unsigned shared, int sta
       barrier_arrive(sum.empty());
       continue;
     }
-    float* to = args.sums + static_cast<long long>(tile) * (Shared::sum_bytes / 4);
+    float* to = args.sums + static_cast<long long>(tile) * (bytes / 4);
     if (Tile::ordered) wait_for_turn(args, tile, before);
     sum.wait(phase);
     if (Tile::ordered && before == 0)
-      store_bulk(to, from, Shared::sum_bytes);
+      store_bulk(to, from, bytes);
     else
-      add_bulk(to, from, Shared::sum_bytes);
+      add_bulk(to, from, bytes);
     store_commit();
     store_wait_read();
     barrier_arrive(sum.empty());
@@ -122,26 +121,25 @@ __global__ void __launch_bounds__(BackwardLayout90::block.threads, 1)
   static_assert(!Shared::turned || loads_apart<User>, "a warp that sums diagonals has no 80 queries");
   static_assert(!completes_dq<Tile> || (Tile::ordered && !is_alone<Tile> && !Shared::turned && loads_apart<User>));
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned shared = shared_address(memory);
+  const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < steps_kept; ++i) barrier_init(shared + Shared::known + 8 * i, 1);
+    for (int i = 0; i < steps_kept; ++i) barrier_init(shared.known(i), 1);
     for (int i = 0; i < Tile::stages; ++i) {
-      const auto barriers = [&](int first) { return StageBarriers{shared + first + StageBarriers::bytes * i}; };
-      barriers(Shared::full).init(loads_apart<User> ? 2 : 1, 8);
-      barriers(Shared::sum_full).init(8, 1);
-      if constexpr (User::gradient.by_diagonal > 0) barriers(Shared::ds_full).init(8, 1);
-      if constexpr (completes_dq<Tile>) barrier_init(shared + Shared::sums_loaded + 8 * i, 1);
+      shared.full()[i].init(loads_apart<User> ? 2 : 1, 8);
+      shared.sum_full()[i].init(8, 1);
+      if constexpr (User::gradient.by_diagonal > 0) shared.ds_full()[i].init(8, 1);
+      if constexpr (completes_dq<Tile>) barrier_init(shared.sums_loaded(i), 1);
     }
-    barrier_init(shared + Shared::k_full, 1);
-    barrier_init(shared + Shared::v_full, 1);
-    barrier_init(shared + Shared::keys_empty, 8);
-    if constexpr (copies_for_backward<Tile, User>) barrier_init(shared + Shared::results_empty, 8);
-    if constexpr (Shared::wide) barrier_init(shared + Shared::copied_empty, 8);
+    barrier_init(shared.k_full(), 1);
+    barrier_init(shared.v_full(), 1);
+    barrier_init(shared.keys_empty(), 8);
+    if constexpr (copies_for_backward<Tile, User>) barrier_init(shared.results_empty(), 8);
+    if constexpr (Shared::wide) barrier_init(shared.copied_empty(), 8);
     barrier_init_done();
     const auto takes_eights = [](const Gradient& to, int width) {
       return !to.to.data || stores_eights<typename Tile::Element>(to, width);
     };
-    shared_put(shared + Shared::in_eights, takes_eights(args.grad_v, args.dv) && takes_eights(args.grad_k, args.d));
+    shared_put(shared.in_eights(), takes_eights(args.grad_v, args.dv) && takes_eights(args.grad_k, args.d));
   }
   __syncthreads();
   let_next_start();
@@ -151,9 +149,9 @@ __global__ void __launch_bounds__(BackwardLayout90::block.threads, 1)
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
-      if (warp > 0 && warp <= Tile::stages && elected()) add_up<Tile>(args, shared, warp - 1);
+      if (warp > 0 && warp <= Tile::stages && elected()) add_up(args, shared, warp - 1);
     if constexpr (loads_apart<User>)
-      if (warp == 3) load_steps<Tile>(args, user, shared, static_cast<int>(threadIdx.x) % 32);
+      if (warp == 3) load_steps(args, user, shared, static_cast<int>(threadIdx.x) % 32);
     if constexpr (User::gradient.by_diagonal > 0)
       if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
   } else {
@@ -177,7 +175,7 @@ __device__ inline void clear_queries(const BackwardArgs& args) {
   const unsigned* const added = args.added + sums_of<Tile>(args, b, h, queries.start) + first;
   unsigned left = __ballot_sync(~0u, (first + lane) * Tile::m < queries.length && added[lane] == 0);
   for (; left; left &= left - 1)
-    for (int i = thread / 32; i < Tile::m / 16 * Shared90Backward<Tile>::d_chunks; i += 8) {
+    for (int i = thread / 32; i < Tile::m / 16 * Shared90Backward<Tile>::at.d_chunks; i += 8) {
       const int row = (first + __ffs(static_cast<int>(left)) - 1) * Tile::m + 16 * (i % (Tile::m / 16));
       store_rows({args.grad_q, b, h, queries, row, args.d}, shared_address(zeros), 64 * (i / (Tile::m / 16)), lane);
     }

@@ -12,7 +12,6 @@ namespace attune {
 template <class Tile, class User>
 struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   using Group = BackwardWarpgroup90<Tile, User>;
-  using Shared = Shared90Backward<Tile>;
   using Group::add_keys, Group::add_values, Group::enter, Group::flows, Group::give_diagonals, Group::give_sums,
       Group::join, Group::products_of_queries, Group::put_sums, Group::read_fields, Group::remove, Group::scores,
       Group::share, Group::store_ds, Group::wait_for_diagonals, Group::wait_for_stored_ds, Group::weigh,
@@ -27,10 +26,8 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
 
   __device__ int stage_now() const { return uniform(static_cast<int>(clock & 1)); }
   __device__ static unsigned phase_of(unsigned clock) { return clock >> 1 & 1; }
-  __device__ void wait() const {
-    barrier_wait(shared + Shared::full + StageBarriers::bytes * (clock & 1), phase_of(clock));
-  }
-  __device__ void release_stage(int stage) const { arrive_as_warp(this->barriers(Shared::full, stage).empty(), lane); }
+  __device__ void wait() const { shared.full()[clock & 1].wait(phase_of(clock)); }
+  __device__ void release_stage(int stage) const { arrive_as_warp(shared.full()[stage].empty(), lane); }
 
   __device__ void clear() {
     for (float& x : dk) x = 0;
@@ -57,14 +54,13 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
 
   /// Waits for keys and values; in order 2, issues S = K Q^T of the first step.
   __device__ void prologue() {
-    barrier_wait(shared + Shared::k_full, clock >> 31);
-    barrier_wait(shared + Shared::v_full, clock >> 31);
+    barrier_wait(shared.k_full(), clock >> 31);
+    barrier_wait(shared.v_full(), clock >> 31);
     pin(dk);
     pin(dv);
     if constexpr (order == 2) {
       scores(stage_now());
-      wgmma_wait<0>();
-      pin(s);
+      wgmma_wait<0>(s);
     }
   }
 
@@ -82,8 +78,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   /// Waits for S while dP runs, and masks pairs out; what that needs is read before.
   __device__ void await_scores(int what) {
     const auto fields = read_fields(what & Step::whole);
-    wgmma_wait<1>();
-    pin(s);
+    wgmma_wait<1>(s);
     remove(what & Step::whole, fields);
   }
   /// dS is in shared memory, and products may read it once both warpgroups have passed the barrier.
@@ -98,9 +93,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     scores(stage);  // S = K Q^T
     flows(stage);   // dP = V dO^T
     enter(clock);
-    wgmma_wait<0>();
-    pin(s);
-    pin(dp);
+    wgmma_wait<0>(s, dp);
     remove(what & Step::whole);
     weigh_and_join(stage);          // P = exp2(S - lse), dS = P (dP - delta)
     add_values(stage, adds(what));  // dV += P^T dO
@@ -121,8 +114,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     await_scores(what);
     weigh(stage);                   // P = exp2(S - lse)
     add_values(stage, adds(what));  // dV += P^T dO
-    wgmma_wait<1>();
-    pin(dp);
+    wgmma_wait<1>(dp);
     join(stage);  // dS = P (dP - delta)
     hand_in_ds(stage);
     add_keys(stage, adds(what));  // dK += dS^T Q
@@ -134,10 +126,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   }
   /// Waits for dQ and hands it over.
   __device__ void end_step(int stage, int what) {
-    wgmma_wait<0>();
-    pin(dp);
-    pin(dk);
-    pin(dv);
+    wgmma_wait<0>(dp, dk, dv);
     wait_for_stored_ds();
     release_stage(stage);
     put_sums(stage, phase_of(clock), clock, what);
@@ -155,8 +144,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     remove(what & Step::whole, read_fields(what & Step::whole));
     weigh(stage);                   // P = exp2(S - lse)
     add_values(stage, adds(what));  // dV += P^T dO
-    wgmma_wait<1>();
-    pin(dp);
+    wgmma_wait<1>(dp);
     join(stage);  // dS = P (dP - delta)
     hand_in_ds(stage);
     add_keys(stage, adds(what));  // dK += dS^T Q
@@ -171,10 +159,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     // dS has to leave its registers first; dQ is under way.
     wgmma_wait<1>();
     scores(stage ^ 1);  // S = K Q^T of the next step
-    wgmma_wait<1>();
-    pin(dp);
-    pin(dk);
-    pin(dv);
+    wgmma_wait<1>(dp, dk, dv);
     wait_for_stored_ds();
     release_stage(stage);
     put_sums(stage, phase_of(clock - 1), clock - 1, what);
@@ -182,8 +167,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       proxy_fence();
       give_sums(stage);
     }
-    wgmma_wait<0>();
-    pin(s);
+    wgmma_wait<0>(s);
   }
 
   /// S and dP run together, and P is rounded late, because dV follows dS. dQ comes before dK, and is stored while dK's
@@ -201,8 +185,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     enter(clock);
     await_scores(what);
     weigh(stage);  // P = exp2(S - lse)
-    wgmma_wait<0>();
-    pin(dp);
+    wgmma_wait<0>(dp);
     join(stage);  // dS = P (dP - delta)
     hand_in_ds(stage);
     add_values(stage, adds(what));  // dV += P^T dO
@@ -213,13 +196,10 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     products_of_queries(stage);   // dQ = dS K
     add_keys(stage, adds(what));  // dK += dS^T Q
     pass_issue(dq_issued);
-    wgmma_wait<1>();
-    pin(dp);
-    pin(dv);
+    wgmma_wait<1>(dp, dv);
     if (what & Step::last) give_back_keys();
     put_sums(stage, phase_of(clock), clock, what);
-    wgmma_wait<0>();
-    pin(dk);
+    wgmma_wait<0>(dk);
     wait_for_stored_ds();
     leave(stage, what);
   }
@@ -246,8 +226,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
     proxy_fence();
     named_sync(ds_shared, 2 * warpgroup_threads);
     products_of_queries(stage);
-    wgmma_wait<0>();
-    pin(dp);
+    wgmma_wait<0>(dp);
     if (what & Step::last) give_back_keys();
     put_sums(stage, phase_of(clock), clock, what);
     leave(stage, what);
@@ -268,7 +247,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   static_assert(!in_turn || !has_rests<Tile, User>, "a warpgroup that rests passes no turn on");
 
   /// The next keys and values may load. Order 3 allows it while the item's last product runs, dK's.
-  __device__ void give_back_keys() const { arrive_as_warp(shared + Shared::keys_empty, lane); }
+  __device__ void give_back_keys() const { arrive_as_warp(shared.keys_empty(), lane); }
 
   __device__ void look_for_non_finite() const {
     if constexpr (User::gradient.removes || is_packed<Tile>)
@@ -293,7 +272,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
       if (__any_sync(~0u, any)) look_for_non_finite();
     // Each warp's dS is spread over its warpgroup's part.
     named_sync(results_staged + group, warpgroup_threads);
-    if constexpr (Group::copies) arrive_as_warp(shared + Shared::results_empty, lane);
+    if constexpr (Group::copies) arrive_as_warp(shared.results_empty(), lane);
   }
 
   __device__ void run() {

@@ -22,14 +22,13 @@ namespace attune {
 template <class Tile, class User>
 struct Diagonals90 {
   using Element = typename Tile::Element;
-  using Shared = Shared90Backward<Tile>;
   static constexpr int m = Tile::m, n = Tile::n;
   /// Groups of four blocks in a tile, from w = -keys on; `done`: the groups that no longer meet the next tile.
   static constexpr int keys = n / 8, fours = (m / 8 + keys) / 4, done = m / 32;
 
   const BackwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared90Backward<Tile> shared;
   float held[fours] = {};
   int left = 0;  ///< tiles after which all of `held` has been stored
   /// The step whose tile was summed last, one word per lane, because this warp has few registers. Its tile of queries
@@ -64,7 +63,7 @@ struct Diagonals90 {
     const int lane = lane_asked(), g = lane / 4, t = lane & 3, row = lane & 7, matrix = lane / 8;
     const bool odd = g & 1, second = g & 2, third = g & 4, joins0 = 2 * t < g, joins1 = 2 * t + 1 < g;
     // Block (query, key) of the four of an operand: (0, 0), (0, 1), (1, 1), (1, 2).
-    const unsigned from = shared + Shared::ds + buffer * Shared::ds_bytes + (8 * (matrix / 2) + row) * chunk_bytes;
+    const unsigned from = shared.ds()[buffer].from(8 * (matrix / 2) + row);
     const int key = 16 * (matrix / 2 + matrix % 2);
     const unsigned identity = (2 * t == g ? ElementOf<Element>::one : 0) |
                               (2 * t + 1 == g ? ElementOf<Element>::one << 16 : 0);
@@ -113,9 +112,8 @@ struct Diagonals90 {
   __device__ void run() {
 #pragma unroll 1
     for (unsigned step = 0;; ++step) {
-      barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
-      const int lane = lane_asked(), now = shared_get(step_word<Tile>(shared, step, lane % step_words)),
-                what = uniform(now);
+      barrier_wait(shared.known(step), step / steps_kept & 1);
+      const int lane = lane_asked(), now = shared_get(step_word(shared, step, lane % step_words)), what = uniform(now);
       const bool sums = !(what & (Step::empty | Step::stop));
       // Another tile of the same walk has the same head.
       const bool same = __all_sync(~0u, lane == 0 ? sums && !(now & Step::first) : lane < 2 || lane > 3 || now == word);
@@ -125,7 +123,7 @@ struct Diagonals90 {
       if (what & Step::stop) return;
       static_assert(Tile::stages == 2);
       const int buffer = static_cast<int>(step & 1);
-      const StageBarriers ds{shared + Shared::ds_full + StageBarriers::bytes * buffer};
+      const StageBarriers ds = shared.ds_full()[buffer];
       ds.wait(step >> 1 & 1);
       if (sums) sum(buffer);
       __syncwarp();

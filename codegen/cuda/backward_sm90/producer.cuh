@@ -43,12 +43,11 @@ __device__ inline void read_rows(const BackwardArgs& args, const User& user, Whe
 }
 
 template <class Tile>
-__device__ inline void put_row(unsigned shared, int stage, int lane, int nth, const RowEnd& end) {
-  using Shared = Shared90Backward<Tile>;
+__device__ inline void put_row(Shared90Backward<Tile> shared, int stage, int lane, int nth, const RowEnd& end) {
   if (Tile::m % 32 != 0 && 32 * nth + lane >= Tile::m) return;
-  const unsigned to = shared + 4 * (stage * Tile::m + 32 * nth + lane);
-  shared_put(to + Shared::under, __float_as_int(end.under));
-  shared_put(to + Shared::delta, __float_as_int(end.delta));
+  const unsigned to = shared.base + 4 * (stage * Tile::m + 32 * nth + lane);
+  shared_put(to + shared.at.under, __float_as_int(end.under));
+  shared_put(to + shared.at.delta, __float_as_int(end.delta));
 }
 
 // ---- operands ----------------------------------------------------------------------------------------------------
@@ -62,58 +61,53 @@ struct Boxes {
   const TensorMap& map;
   int first, head, batch;
 };
-template <class Tile>
-__device__ inline void load_boxes(unsigned into, unsigned barrier, int chunks, int lines, const Boxes& from) {
-  for (int c = 0; c < chunks; ++c)
-    load_box(into + c * lines * chunk_bytes, from.map, barrier, c * Shared90Backward<Tile>::chunk, from.first,
-             from.head, from.batch);
+template <class Into>
+__device__ inline void load_boxes(Into into, unsigned barrier, const Boxes& from) {
+  for (int c = 0; c < into.chunks; ++c)
+    load_box(into + c * into.chunk_size, from.map, barrier, c * into.chunk, from.first, from.head, from.batch);
 }
 
 /// Called by one thread: queries and grad_o.
 template <class Tile>
-__device__ inline void load_queries(const BackwardArgs& args, unsigned shared, int what, int stage, const StepAt& at) {
-  using Shared = Shared90Backward<Tile>;
-  const unsigned full = shared + Shared::full + StageBarriers::bytes * stage;
+__device__ inline void load_queries(const BackwardArgs& args, Shared90Backward<Tile> shared, int what, int stage,
+                                    const StepAt& at) {
+  const unsigned full = shared.full()[stage].full;
   if (what & (Step::empty | Step::stop)) {
     barrier_arrive(full);
     return;
   }
   const int q_batch = is_packed<Tile> ? 0 : at.b;
-  barrier_expect(full, Shared::q_bytes + Shared::grad_o_bytes);
-  load_boxes<Tile>(shared + Shared::q + stage * Shared::q_bytes, full, Shared::d_chunks, Tile::m,
-                   {args.q_map, at.q, at.h, q_batch});
-  load_boxes<Tile>(shared + Shared::grad_o + stage * Shared::grad_o_bytes, full, Shared::dv_chunks, Tile::m,
-                   {args.grad_o_map, at.q, at.h, q_batch});
+  barrier_expect(full, shared.at.q_bytes + shared.at.grad_o_bytes);
+  load_boxes(shared.q()[stage], full, {args.q_map, at.q, at.h, q_batch});
+  load_boxes(shared.grad_o()[stage], full, {args.grad_o_map, at.q, at.h, q_batch});
 }
 
 /// Called by one thread, in an item's first step: keys and values. Items without a step take a phase of keys_empty too.
 template <class Tile>
-__device__ inline void load_keys(const BackwardArgs& args, unsigned shared, int what, unsigned keys_phase,
+__device__ inline void load_keys(const BackwardArgs& args, Shared90Backward<Tile> shared, int what, unsigned keys_phase,
                                  const StepAt& at) {
-  using Shared = Shared90Backward<Tile>;
-  barrier_wait(shared + Shared::keys_empty, keys_phase ^ 1);
+  barrier_wait(shared.keys_empty(), keys_phase ^ 1);
   if (what & Step::empty) return;
   const int kv_batch = is_packed<Tile> || args.kv_shared ? 0 : at.b;
-  const unsigned k_full = shared + Shared::k_full, v_full = shared + Shared::v_full;
-  barrier_expect(k_full, Shared::k_bytes);
-  load_boxes<Tile>(shared + Shared::k, k_full, Shared::d_chunks, Tile::n, {args.k_map, at.kv, at.kv_head, kv_batch});
-  barrier_expect(v_full, Shared::v_bytes);
-  load_boxes<Tile>(shared + Shared::v, v_full, Shared::dv_chunks, Tile::n, {args.v_map, at.kv, at.kv_head, kv_batch});
+  barrier_expect(shared.k_full(), shared.at.k_bytes);
+  load_boxes(shared.k(), shared.k_full(), {args.k_map, at.kv, at.kv_head, kv_batch});
+  barrier_expect(shared.v_full(), shared.at.v_bytes);
+  load_boxes(shared.v(), shared.v_full(), {args.v_map, at.kv, at.kv_head, kv_batch});
 }
 
 // ---- a warp of its own -------------------------------------------------------------------------------------------
 
 /// Takes the words of each step, which the producer warp writes once the step's stage is free.
 template <class Tile, class User>
-__device__ inline void load_steps(const BackwardArgs& args, const User& user, unsigned shared, int lane) {
+__device__ inline void load_steps(const BackwardArgs& args, const User& user, Shared90Backward<Tile> shared, int lane) {
   using Shared = Shared90Backward<Tile>;
   static_assert(Tile::stages == 2);
   // The number of steps, and in the last bit the phase of keys, together because registers are short.
   constexpr unsigned keys_bit = 1u << 31;
 #pragma unroll 1
   for (unsigned step = 0;; ++step) {
-    barrier_wait(shared + Shared::known + 8 * (step % steps_kept), step / steps_kept & 1);
-    const auto word = [&](int i) { return shared_get(step_word<Tile>(shared, step, i)); };
+    barrier_wait(shared.known(step), step / steps_kept & 1);
+    const auto word = [&](int i) { return shared_get(step_word(shared, step, i)); };
     const int stage = static_cast<int>(step & 1), what = uniform(word(0));
     const bool begins = what & (Step::first | Step::empty);
     const auto places = [&] {
@@ -121,34 +115,34 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, un
     };
     constexpr bool rows_first = !copies_for_backward<Tile, User> && rows_each_lane<Tile> < 4;
     const auto load_keys_now = [&] {
-      if (begins && elected()) load_keys<Tile>(args, shared, what, step >> 31, places());
+      if (begins && elected()) load_keys(args, shared, what, step >> 31, places());
       __syncwarp();
     };
-    if (elected()) load_queries<Tile>(args, shared, what, stage, places());
+    if (elected()) load_queries(args, shared, what, stage, places());
     __syncwarp();
     if constexpr (!rows_first) load_keys_now();
     if constexpr (copies_for_backward<Tile, User>) {
-      if (begins) barrier_wait(shared + Shared::results_empty, (step >> 31) ^ 1);
-      if (Shared::wide && !(what & Step::stop)) barrier_wait(shared + Shared::copied_empty, (step & 1) ^ 1);
+      if (begins) barrier_wait(shared.results_empty(), (step >> 31) ^ 1);
+      if (Shared::wide && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);
       if (!(what & (Step::empty | Step::stop))) {
         const Where at{word(2), word(3), word(9), word(11)};
         const int first = word(1) * Tile::m;
-        const int ds = Shared::ds + stage * Shared::ds_bytes;
-        CopiedTile90<User, Tile::m, Tile::n, true> copied{user, shared + ds, lane};
-        if constexpr (Shared::wide) copied.odd = Shared::copied - ds;
+        const int ds = Shared::at.ds + stage * Shared::at.ds_bytes;
+        CopiedTile90<User, Tile::m, Tile::n, true> copied{user, shared.base + ds, lane};
+        if constexpr (Shared::wide) copied.odd = Shared::at.copied - ds;
         copied.start(0, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
         copy_commit();
       }
     }
     if (!(what & (Step::empty | Step::stop)))
       read_rows<Tile>(args, user, Where{word(2), word(3), word(9), word(11)}, word(8), word(1), lane,
-                      [&](int nth, const RowEnd& end) { put_row<Tile>(shared, stage, lane, nth, end); });
+                      [&](int nth, const RowEnd& end) { put_row(shared, stage, lane, nth, end); });
     // After the rows, which can be read while the previous item still uses its keys.
     if constexpr (rows_first) load_keys_now();
     if (begins) step ^= keys_bit;
     if constexpr (copies_for_backward<Tile, User>) copy_wait<0>();
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared + Shared::full + StageBarriers::bytes * stage);
+    if (lane == 0) barrier_arrive(shared.full()[stage].full);
     if (what & Step::stop) return;
   }
 }
@@ -160,7 +154,7 @@ struct Loader90Backward {
 
   const BackwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared shared;
   int lane;
   unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
   /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
@@ -205,16 +199,16 @@ struct Loader90Backward {
     if (lane == 0) word |= more;
     const int what = uniform(word), stage = static_cast<int>(count & 1);
     static_assert(Tile::stages == 2);
-    const StageBarriers barriers{shared + Shared::full + StageBarriers::bytes * stage};
+    const StageBarriers barriers = shared.full()[stage];
     const unsigned full = barriers.full;
     const bool loads = !(what & (Step::empty | Step::stop));
     barriers.acquire(count >> 1 & 1);
     if (loads && !loads_apart<User>)
 #pragma unroll
-      for (int i = 0; i < rows_each_lane<Tile>; ++i) put_row<Tile>(shared, stage, lane, i, ends[i]);
-    if (lane < step_words) shared_put(step_word<Tile>(shared, count, lane), word);
+      for (int i = 0; i < rows_each_lane<Tile>; ++i) put_row(shared, stage, lane, i, ends[i]);
+    if (lane < step_words) shared_put(step_word(shared, count, lane), word);
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared + Shared::known + 8 * (count % steps_kept));
+    if (lane == 0) barrier_arrive(shared.known(count));
     ++count;
     if constexpr (!loads_apart<User>) {
       const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
@@ -224,9 +218,9 @@ struct Loader90Backward {
       // The consumers of an item without a step wait for nothing but `full`. It is given after the phase of keys_empty,
       // which they could complete twice otherwise, before this thread has seen it once.
       if (elected()) {
-        if (!(what & Step::empty)) load_queries<Tile>(args, shared, what, stage, at);
-        if (begins) load_keys<Tile>(args, shared, what, keys_phase, at);
-        if (what & Step::empty) load_queries<Tile>(args, shared, what, stage, at);
+        if (!(what & Step::empty)) load_queries(args, shared, what, stage, at);
+        if (begins) load_keys(args, shared, what, keys_phase, at);
+        if (what & Step::empty) load_queries(args, shared, what, stage, at);
       }
       __syncwarp();
       if (begins) keys_phase ^= 1;

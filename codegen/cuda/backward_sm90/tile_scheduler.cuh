@@ -119,42 +119,58 @@ struct HeadsVisited {
   }
 };
 
-/// Offsets into shared memory, from layout/.
+/// The shared memory of a block: addresses, from layout/.
 template <class Tile>
 struct Shared90Backward {
-  static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
+  using Element = typename Tile::Element;
+  static constexpr int m = Tile::m, n = Tile::n;
   static constexpr bool wide = [] {
     if constexpr (copies_reads<Tile>) return Tile::copies == 2;
     return false;
   }();
-  static constexpr BackwardLayout90 at{.m = Tile::m,
-                                       .n = Tile::n,
+  static constexpr BackwardLayout90 at{.m = m,
+                                       .n = n,
                                        .d = Tile::d,
                                        .dv = Tile::dv,
                                        .stages = Tile::stages,
-                                       .element = ElementOf<typename Tile::Element>::bytes,
+                                       .element = ElementOf<Element>::bytes,
                                        .wide = wide};
-  static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, k = at.k, v = at.v, q = at.q,
-                       grad_o = at.grad_o, ds = at.ds, sums = at.sums, under = at.under, delta = at.delta,
-                       steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes, q_bytes = at.q_bytes,
-                       grad_o_bytes = at.grad_o_bytes, ds_bytes = at.ds_bytes, sum_bytes = at.sum_bytes,
-                       known = at.known, full = at.full, sum_full = at.sum_full, k_full = at.k_full, v_full = at.v_full,
-                       keys_empty = at.keys_empty, ds_full = at.ds_full, results_empty = at.results_empty,
-                       copied = at.copied, copied_empty = at.copied_empty, in_eights = at.in_eights, bytes = at.bytes;
   static_assert(at.step_words == step_words && at.steps_kept == steps_kept);
   static constexpr bool turned = at.turned;
   // Each of two warpgroups holds half of dq: half of the width, or half of 128 queries.
-  static_assert((turned ? d_chunks == 2 : m * d_chunks == 128) && n == 128);
-  static constexpr int sum_stages = at.sum_stages;
+  static_assert((turned ? at.d_chunks == 2 : m * at.d_chunks == 128) && n == 128);
+  static constexpr int sum_bytes = at.sum_bytes, sum_stages = at.sum_stages;
+
+  unsigned base;
+
+  __device__ SharedTile<n, Tile::d, Element> k() const { return {base + at.k}; }
+  __device__ SharedTile<n, Tile::dv, Element> v() const { return {base + at.v}; }
+  __device__ SharedTile<m, Tile::d, Element> q() const { return {base + at.q}; }
+  __device__ SharedTile<m, Tile::dv, Element> grad_o() const { return {base + at.grad_o}; }
+  /// A buffer has 64 keys of each warpgroup, queries by keys.
+  __device__ SharedTile<m, n, Element> ds() const { return {base + at.ds}; }
+  __device__ unsigned sums(int stage) const { return base + at.sums + stage * (sum_stages == 1 ? 0 : sum_bytes); }
+  /// Of the rows of each stage.
+  __device__ unsigned under() const { return base + at.under; }
+  __device__ unsigned delta() const { return base + at.delta; }
+  __device__ unsigned known(unsigned nth) const { return base + at.known + 8 * (nth % steps_kept); }
+  __device__ StageBarriers full() const { return {base + at.full}; }
+  __device__ StageBarriers sum_full() const { return {base + at.sum_full}; }
+  __device__ StageBarriers ds_full() const { return {base + at.ds_full}; }
   /// If dQ is completed, a barrier per stage: its sums have been loaded. No diagonals are summed then.
-  static constexpr int sums_loaded = ds_full;
-  static constexpr int sum_step = sum_stages == 1 ? 0 : sum_bytes;  ///< bytes from one stage's dQ to the next
+  __device__ unsigned sums_loaded(int stage) const { return base + at.ds_full + 8 * stage; }
+  __device__ unsigned k_full() const { return base + at.k_full; }
+  __device__ unsigned v_full() const { return base + at.v_full; }
+  __device__ unsigned keys_empty() const { return base + at.keys_empty; }
+  __device__ unsigned results_empty() const { return base + at.results_empty; }
+  __device__ unsigned copied_empty() const { return base + at.copied_empty; }
+  __device__ unsigned in_eights() const { return base + at.in_eights; }
 };
 
 /// The address of a word of the nth step; words are the members of Step in order.
 template <class Tile>
-__device__ inline unsigned step_word(unsigned shared, unsigned nth, int word) {
-  return shared + Shared90Backward<Tile>::steps + 4 * (nth % steps_kept * step_words + word);
+__device__ inline unsigned step_word(Shared90Backward<Tile> shared, unsigned nth, int word) {
+  return shared.base + shared.at.steps + 4 * (nth % steps_kept * step_words + word);
 }
 
 // ---- items -------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ namespace attune {
 
 /// A thread's registers while its warpgroup computes 64 keys.
 template <class Tile, class User>
-struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
+struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
   using Element = typename Tile::Element;
   using Shared = Shared90Backward<Tile>;
-  using Pairs = KeysByQueries<Tile, User>;
+  using Pairs = KeysByQueries<Tile, User, Shared90Backward<Tile>>;
   using Row = typename User::Row;
   using Col = typename User::Col;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
@@ -45,35 +45,28 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   // ---- products ----
 
-  /// The rows of this warpgroup's keys or values.
-  __device__ unsigned of_group(int keys) const { return shared + keys + group * 64 * chunk_bytes; }
   /// S^T = K Q^T
   __device__ void scores(int stage) {
     wgmma_fence();
-    across<Element, Tile::d, n>(s, of_group(Shared::k), shared + Shared::q + stage * Shared::q_bytes);
+    wgmma(s, shared.k().from(64 * group), shared.q()[stage]);
   }
   /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
-    across<Element, Tile::dv, n>(dp, of_group(Shared::v), shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+    wgmma(dp, shared.v().from(64 * group), shared.grad_o()[stage]);
   }
   /// dV += P^T dO
-  __device__ void add_values(int stage, int add) {
-    along<Element, m, 0, m / 16>(dv, p, shared + Shared::grad_o + stage * Shared::grad_o_bytes, add);
-  }
+  __device__ void add_values(int stage, int add) { wgmma<0, m / 16>(dv, p, shared.grad_o()[stage], add); }
   /// dK += dS^T Q
-  __device__ void add_keys(int stage, int add) {
-    along<Element, m, 0, m / 16>(dk, ds, shared + Shared::q + stage * Shared::q_bytes, add);
-  }
+  __device__ void add_keys(int stage, int add) { wgmma<0, m / 16>(dk, ds, shared.q()[stage], add); }
   /// This warpgroup's half of dQ = dS K, or of dQ^T = K^T dS^T.
   __device__ void products_of_queries(int buffer) {
-    const unsigned long long of_ds = descriptor(shared + Shared::ds + buffer * Shared::ds_bytes +
-                                                (m == 128 ? group * 64 * chunk_bytes : 0)),
-                             of_keys = descriptor(shared + Shared::k + (m == 128 ? 0 : group * n * chunk_bytes));
+    const unsigned long long of_ds = descriptor(shared.ds()[buffer].from(m == 128 ? 64 * group : 0)),
+                             of_keys = descriptor(shared.k().from(m == 128 ? 0 : n * group));
     constexpr int next_ds = m * chunk_bytes >> 4, next_keys = 64 * chunk_bytes >> 4;
     wgmma_fence();
 #pragma unroll
-    for (int c = 0; c < n / Shared::chunk; ++c) {
+    for (int c = 0; c < n / Shared::at.chunk; ++c) {
       const unsigned long long x = of_ds + c * next_ds, y = of_keys + c * next_keys;
       if constexpr (Shared::turned) {
         if (c == 0)
@@ -92,7 +85,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   // ---- pairs ----
 
-  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word<Tile>(shared, step, i))); }
+  __device__ int word(unsigned step, int i) const { return uniform(shared_get(step_word(shared, step, i))); }
   __device__ void enter(unsigned step) {
     const int b = word(step, 2), h = word(step, 3);
     if constexpr (sums_items)
@@ -114,7 +107,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (copies_f32) {
       // Two warps of a warpgroup have the even chunk, the others the odd one.
       const int line = 2 * (lane & 3), unit = 4 * (warp & 1) + (lane >> 4);
-      to.two[0] = shared + (warp < 2 ? Shared::ds + buffer * Shared::ds_bytes : Shared::copied) +
+      to.two[0] = shared.base + (warp < 2 ? Shared::at.ds + buffer * Shared::at.ds_bytes : Shared::at.copied) +
                   (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
     } else if constexpr (copies) {
       load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
@@ -132,7 +125,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// The copied elements of f32 have been read: those of the next step may take their place.
   __device__ void give_copied() const {
-    if constexpr (copies_f32) arrive_as_warp(shared + Shared::copied_empty, lane);
+    if constexpr (copies_f32) arrive_as_warp(shared.copied_empty(), lane);
   }
   /// A pair, as each_pair() counts pairs.
   __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,
@@ -164,7 +157,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// P = exp2(S - lse), of which prob(P) is an operand in `p` unless rounded late. `s` then holds P times the slope, in
   /// f32.
   __device__ void weigh(int stage) {
-    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
     CopiedBlocks copied;
@@ -201,7 +194,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ void join(int stage) {
     if constexpr (has_prob || sums_items) return join_with_terms(stage);
     if constexpr (drops && !rounds_late) kept.forget(lane);
-    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+    const unsigned ends = shared.delta() + 4 * (stage * m + 2 * (lane & 3));
 #pragma unroll
     for (int i = 0; i < m / 8; ++i) {
       const float2 delta = shared_get2(ends + 32 * i);
@@ -259,7 +252,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// As join(), with a prob mod or sums: dS = P (prob'(P) dP - delta), and prob(P) in `p` if rounded late.
   __device__ void join_with_terms(int stage) {
     if constexpr (drops && !rounds_late) kept.forget(lane);
-    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3));
+    const unsigned ends = shared.delta() + 4 * (stage * m + 2 * (lane & 3));
     float2 delta{};
     PairNumbers low[2];
     this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
@@ -285,14 +278,14 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   /// P and dS at once, after both products.
   __device__ void weigh_and_join(int stage) {
-    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3));
     float2 under{}, delta{};
     PairNumbers low[2];
     CopiedBlocks copied;
     this->template each_pair<false>([&](int i, int e, int r, const Row& row, const Col& col, Int q, Int kv, bool) {
       if (e == 0 && r == 0) {
         under = shared_get2(ends + 32 * i);
-        delta = shared_get2(ends + 32 * i + (Shared::delta - Shared::under));
+        delta = shared_get2(ends + 32 * i + (Shared::at.delta - Shared::at.under));
         if (i % 2 == 0) find_copied(copied, stage, i);
       }
       const int nth = 4 * i + 2 * r + e;
@@ -313,7 +306,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   /// For ldmatrix and stmatrix: where dS of a warp's 16 keys lies, queries by keys in swizzled rows of 64 keys.
   __device__ unsigned block_rows(int buffer) const {
-    const unsigned into = shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes;
+    const unsigned into = shared.ds()[buffer].from(m * group);
     const int line = (lane & 7) + 8 * (lane >> 4);
     return into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
   }
@@ -329,19 +322,13 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   // ---- results on their way ----
 
-  __device__ StageBarriers barriers(int first, int stage) const {
-    return {shared + first + StageBarriers::bytes * stage};
-  }
-  __device__ StageBarriers sums(int stage) const { return barriers(Shared::sum_full, stage); }
-  __device__ StageBarriers diagonals(int buffer) const { return barriers(Shared::ds_full, buffer); }
-
   static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
   /// Waits until the warp that sums diagonals is done with the previous dS in this buffer.
   __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
-    if constexpr (has_diagonals) diagonals(buffer).acquire(phase);
+    if constexpr (has_diagonals) shared.ds_full()[buffer].acquire(phase);
   }
   __device__ void give_diagonals(int buffer) const {
-    if constexpr (has_diagonals) arrive_as_warp(diagonals(buffer).full, lane);
+    if constexpr (has_diagonals) arrive_as_warp(shared.ds_full()[buffer].full, lane);
   }
 
   static constexpr bool stores_ds = User::gradient.stores_ds;
@@ -351,9 +338,9 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     if constexpr (stores_ds) {
       const StoredDs& to = user.stored_ds;
       if (threadIdx.x % warpgroup_threads == 0) {
-        const auto word = [&](int i) { return shared_get(step_word<Tile>(shared, step, i)); };
-        store_box(to.map, shared + Shared::ds + buffer * Shared::ds_bytes + group * m * chunk_bytes,
-                  (word(4) - to.first_tile) * n + 64 * group, word(1) * m, word(3), word(2));
+        const auto word = [&](int i) { return shared_get(step_word(shared, step, i)); };
+        store_box(to.map, shared.ds()[buffer].from(m * group), (word(4) - to.first_tile) * n + 64 * group, word(1) * m,
+                  word(3), word(2));
         store_commit();
       }
       __syncwarp();
@@ -367,11 +354,10 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
 
   /// Stores dQ as the sums of all items: the loaded ones of others, if there are any, and this one's.
   __device__ void complete(int stage, unsigned phase, unsigned step) {
-    const unsigned stage_sums = shared + Shared::sums + stage * Shared::sum_step,
-                   from = stage_sums + 4096 * (4 * group + warp) + 16 * lane;
+    const unsigned stage_sums = shared.sums(stage), from = stage_sums + 4096 * (4 * group + warp) + 16 * lane;
     float(&x)[half_of_dq] = dq();
     if (word(step, 7) > 0) {
-      barrier_wait(shared + Shared::sums_loaded + 8 * stage, phase);
+      barrier_wait(shared.sums_loaded(stage), phase);
       // The sums in memory are not needed again: 128 bytes a thread.
       static_assert(Shared::sum_bytes == 2 * warpgroup_threads * 128);
       float* const line = args.sums + static_cast<long long>(word(step, 6)) * (Shared::sum_bytes / 4) +
@@ -387,20 +373,19 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   }
   /// Writes this warpgroup's half of dQ where an adding warp reads it, or stores it if it is complete.
   __device__ void put_sums(int stage, unsigned phase, unsigned step, int what) {
-    if constexpr (is_alone<Tile>) return store_queries(step, shared + Shared::sums);
+    if constexpr (is_alone<Tile>) return store_queries(step, shared.sums(0));
     wait_for_sums(stage, phase);
     if constexpr (completes_dq<Tile>) {
       if (what & Step::completes) return complete(stage, phase, step);
       // Each warp's part lies together, because complete() stores through it.
-      const unsigned into = shared + Shared::sums + stage * Shared::sum_step + 4096 * (4 * group + warp) + 16 * lane;
+      const unsigned into = shared.sums(stage) + 4096 * (4 * group + warp) + 16 * lane;
       const float(&x)[half_of_dq] = dq();
 #pragma unroll
       for (int i = 0; i < half_of_dq / 4; ++i)
         shared_put(into + 512 * i, x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
       return;
     }
-    const unsigned into = shared + Shared::sums + stage * Shared::sum_step + group * (Shared::sum_bytes / 2) +
-                          16 * (32 * warp + lane);
+    const unsigned into = shared.sums(stage) + group * (Shared::sum_bytes / 2) + 16 * (32 * warp + lane);
     const float(&x)[half_of_dq] = dq();
 #pragma unroll
     for (int i = 0; i < half_of_dq / 4; ++i)
@@ -410,13 +395,13 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   __device__ void wait_for_sums(int stage, unsigned phase) const {
     if constexpr (is_alone<Tile>) return;
     if constexpr (Shared::sum_stages == 1)
-      sums(stage ^ 1).acquire(phase ^ static_cast<unsigned>(stage));
+      shared.sum_full()[stage ^ 1].acquire(phase ^ static_cast<unsigned>(stage));
     else
-      sums(stage).acquire(phase);
+      shared.sum_full()[stage].acquire(phase);
   }
   /// dQ in the stage is complete. To be called after a proxy_fence().
   __device__ void give_sums(int stage) const {
-    if constexpr (!is_alone<Tile>) arrive_as_warp(sums(stage).full, lane);
+    if constexpr (!is_alone<Tile>) arrive_as_warp(shared.sum_full()[stage].full, lane);
   }
   /// Stores the warp's 16 queries of dQ, through its part of `sums`: half of the width, or with 128 queries all of it.
   __device__ void store_queries(unsigned step, unsigned sums) {
@@ -442,7 +427,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
   /// This warp's part of its warpgroup's dS memory: 16 rows of staged().
   __device__ unsigned staging() const {
     constexpr int part = 16 * 64 * 4, of_group = m * chunk_bytes, parts = of_group / part;
-    return shared + Shared::ds + warp / parts * Shared::ds_bytes + group * of_group + warp % parts * part;
+    return shared.ds()[warp / parts] + group * of_group + warp % parts * part;
   }
   /// Stores the warp's 16 keys of dV and dK through staging(). Returns false if all numbers are finite.
   __device__ bool store_keys(int b, int kv_head, int keys, Range of) {
@@ -453,7 +438,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User> {
     const auto rows = [&](const Gradient& to, int width) {
       return WarpRows{to, args.kv_shared ? 0 : b, kv_head, of, keys, width};
     };
-    if (!uniform(shared_get(shared + Shared::in_eights))) {
+    if (!uniform(shared_get(shared.in_eights()))) {
       const auto store = [&](const auto& x, float by, const WarpRows& rows) {
         if (rows.to.to.data) stage_sixteen(x, by, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
       };

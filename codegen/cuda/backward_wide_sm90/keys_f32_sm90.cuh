@@ -13,9 +13,9 @@ namespace attune {
 
 /// The warpgroup that computes S, P and dV.
 template <class Tile, class User>
-struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
+struct ScoresOfF32Keys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
   using Shared = SharedKeys90<Tile>;
-  using Pairs = KeysByQueries<Tile, User>;
+  using Pairs = KeysByQueries<Tile, User, SharedKeys90<Tile>>;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at, Pairs::head,
       Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m;
@@ -24,12 +24,12 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
   float by_key[2];  ///< the factors of this thread's keys
 
   /// Where the factors of queries 2 c and 2 c + 1 of a stage are; those of the next eight follow 64 bytes later.
-  __device__ unsigned factors(int stage) const { return shared + Shared::q_factors + 8 * (stage * m + 2 * (lane & 3)); }
+  __device__ unsigned factors(int stage) const { return shared.q_factors() + 8 * (stage * m + 2 * (lane & 3)); }
 
   /// S^T = K Q^T, complete when it returns.
   __device__ void scores(int stage) {
     SplitSums<Tile::parts, Tile::wide != 0> sums;
-    sums.template across<Tile::real_d, Tile::n>(shared + Shared::k, shared + Shared::q + stage * Shared::q_bytes);
+    sums.template across<Tile::real_d, Tile::n>(shared.k(), shared.q()[stage]);
     wgmma_wait<0>();
     sums.arrived();
 #pragma unroll
@@ -42,8 +42,8 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
 
   /// P, in the registers of S; what dS takes of P, stored for the other warpgroup.
   __device__ void weigh(int stage) {
-    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3)),
-                   into = shared + Shared::weights + 16 * (32 * warp + lane);
+    const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3)),
+                   into = shared.weights() + 16 * (32 * warp + lane);
     float2 under{};
     float w[4];
     this->template each_pair<false>(
@@ -64,7 +64,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
   __device__ void iteration(int nth, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
     q.wait();
-    const unsigned words = shared + Shared::words + 4 * Shared::step_words * q.stage;
+    const unsigned words = shared.words() + 4 * shared.at.step_words * q.stage;
     const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
     this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
     this->enter_queries(uniform(shared_get(words)));
@@ -84,7 +84,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
     q.release_as_warp(lane);
     const F16Parts<Tile::parts> p(s);
     grad_o.wait();
-    p.add_to(dv, shared + Shared::grad_o + grad_o.stage * Shared::grad_o_bytes);
+    p.add_to(dv, shared.grad_o()[grad_o.stage]);
     grad_o.release_as_warp(lane);
     q.next();
     grad_o.next();
@@ -94,18 +94,18 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User> {
     for (float& x : dv) x = 0;
     this->enter_keys(keys.first);
     for (int r = 0; r < 2; ++r) by_key[r] = factor_of_row(args.k, keys.b, keys.kv_head, this->keys + 8 * r);
-    barrier_wait(shared + Shared::k_full, 0);
-    const int steps = uniform(shared_get(shared + Shared::steps));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
-    Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
-    Ring<Shared::stages> q(shared + Shared::q_full);
+    barrier_wait(shared.k_full(), 0);
+    const int steps = uniform(shared_get(shared.steps()));
+    const StageBarriers weights = shared.weights_full(warp);  // for this warp
+    Ring<Shared::grad_o_stages> grad_o(shared.grad_o_full());
+    Ring<Shared::stages> q(shared.q_full());
 #pragma unroll 1
     for (int nth = 0; nth < steps; ++nth) iteration(nth, weights, q, grad_o);
     if (__any_sync(~0u, has_non_finite(dv)) && lane == 0) *args.non_finite = 1;
     // Results pass through the memory of the keys, which only this warpgroup reads.
     named_sync(first_warpgroup_done, warpgroup_threads);
     if (!args.grad_v.to.data) return;
-    const unsigned area = shared + Shared::k + 4096 * warp;
+    const unsigned area = shared.k() + 4096 * warp;
     const WarpRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
     stage_sixteen(dv, 1, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
@@ -118,7 +118,7 @@ struct FlowsOfF32Keys90 {
   static constexpr int m = Tile::m;
 
   const BackwardArgs& args;
-  unsigned shared;
+  Shared shared;
   int lane, warp;
   float ds[m / 2], dk[Tile::real_d / 2];
   float by_key[2];  ///< the factors of this thread's values
@@ -126,11 +126,10 @@ struct FlowsOfF32Keys90 {
   /// dP^T = V dO^T, dS = P (dP - delta), times the factors of the queries.
   __device__ void flows(int nth, int stage, StageBarriers weights) {
     SplitSums<Tile::parts, Tile::wide != 0> sums;
-    sums.template across<Tile::real_dv, Tile::n>(shared + Shared::v,
-                                                 shared + Shared::grad_o + stage * Shared::grad_o_bytes);
-    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3)),
-                   factors = shared + Shared::grad_o_factors + 8 * (stage * m + 2 * (lane & 3)),
-                   given = shared + Shared::weights + 16 * (32 * warp + lane);
+    sums.template across<Tile::real_dv, Tile::n>(shared.v(), shared.grad_o()[stage]);
+    const unsigned ends = shared.delta() + 4 * (stage * m + 2 * (lane & 3)),
+                   factors = shared.grad_o_factors() + 8 * (stage * m + 2 * (lane & 3)),
+                   given = shared.weights() + 16 * (32 * warp + lane);
     weights.wait(nth & 1);
     wgmma_wait<0>();
     sums.arrived();
@@ -156,7 +155,7 @@ struct FlowsOfF32Keys90 {
     grad_o.release_as_warp(lane);
     const F16Parts<Tile::parts> of(ds);
     q.wait();
-    of.add_to(dk, shared + Shared::q + q.stage * Shared::q_bytes);
+    of.add_to(dk, shared.q()[q.stage]);
     q.release_as_warp(lane);
     q.next();
     grad_o.next();
@@ -166,18 +165,18 @@ struct FlowsOfF32Keys90 {
     for (float& x : dk) x = 0;
     for (int r = 0; r < 2; ++r)
       by_key[r] = factor_of_row(args.v, keys.b, keys.kv_head, keys.first + 16 * warp + lane / 4 + 8 * r);
-    barrier_wait(shared + Shared::v_full, 0);
-    const int steps = uniform(shared_get(shared + Shared::steps + 4));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
-    Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
-    Ring<Shared::stages> q(shared + Shared::q_full);
+    barrier_wait(shared.v_full(), 0);
+    const int steps = uniform(shared_get(shared.steps() + 4));
+    const StageBarriers weights = shared.weights_full(warp);  // for this warp
+    Ring<Shared::grad_o_stages> grad_o(shared.grad_o_full());
+    Ring<Shared::stages> q(shared.q_full());
 #pragma unroll 1
     for (int nth = 0; nth < steps; ++nth) iteration(nth, weights, q, grad_o);
     if (__any_sync(~0u, has_non_finite(dk)) && lane == 0) *args.non_finite = 1;
     // Results pass through the memory of the values, which only this warpgroup reads.
     named_sync(second_warpgroup_done, warpgroup_threads);
     if (!args.grad_k.to.data) return;
-    const unsigned area = shared + Shared::v + 4096 * warp;
+    const unsigned area = shared.v() + 4096 * warp;
     const WarpRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};
     stage_sixteen(dk, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }

@@ -28,25 +28,53 @@ concept KeysTile90 = requires {
   requires Tile::parts == 1 || Tile::parts == 2 || Tile::parts == 4;
 };
 
-/// Offsets into shared memory, from layout/.
+/// The shared memory of a block: addresses, from layout/.
 template <class Tile>
 struct SharedKeys90 {
+  using Element = typename Tile::Element;
   static constexpr int m = Tile::m, n = Tile::n, stages = Tile::stages;
-  static constexpr KeysLayout90 at = is_split<Tile> ? keys_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages)
-                                                    : KeysLayout90{.m = Tile::m,
-                                                                   .n = Tile::n,
+  static constexpr KeysLayout90 at = is_split<Tile> ? keys_layout_f32(m, n, Tile::d, Tile::dv, stages)
+                                                    : KeysLayout90{.m = m,
+                                                                   .n = n,
                                                                    .d = Tile::d,
                                                                    .dv = Tile::dv,
-                                                                   .stages = Tile::stages,
-                                                                   .element = ElementOf<typename Tile::Element>::bytes};
-  static constexpr int chunk = at.chunk, grad_o_stages = at.grad_o_stages, d_chunks = at.d_chunks,
-                       dv_chunks = at.dv_chunks, held_chunks = at.held_chunks, q_factors = at.q_factors,
-                       grad_o_factors = at.grad_o_factors, v = at.v, k = at.k, q = at.q, held = at.held,
-                       grad_o = at.grad_o, weights = at.weights, under = at.under, delta = at.delta, words = at.words,
-                       step_words = at.step_words, steps = at.steps, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
-                       q_bytes = at.q_bytes, grad_o_bytes = at.grad_o_bytes, q_full = at.q_full,
-                       grad_o_full = at.grad_o_full, weights_full = at.weights_full, k_full = at.k_full,
-                       v_full = at.v_full, k_held = at.k_held, bytes = at.bytes;
+                                                                   .stages = stages,
+                                                                   .element = ElementOf<Element>::bytes};
+  static constexpr int grad_o_stages = at.grad_o_stages;
+
+  unsigned base;
+
+  __device__ SharedTile<n, Tile::d, Element> k() const { return {base + at.k}; }
+  __device__ SharedTile<n, Tile::dv, Element> v() const { return {base + at.v}; }
+  __device__ SharedTile<m, Tile::d, Element> q() const { return {base + at.q}; }
+  __device__ SharedTile<m, Tile::dv, Element> grad_o() const { return {base + at.grad_o}; }
+  __device__ unsigned held() const { return base + at.held; }
+  __device__ unsigned weights() const { return base + at.weights; }
+  __device__ unsigned under() const { return base + at.under; }
+  __device__ unsigned delta() const { return base + at.delta; }
+  __device__ unsigned q_factors() const { return base + at.q_factors; }
+  __device__ unsigned grad_o_factors() const { return base + at.grad_o_factors; }
+  __device__ unsigned words() const { return base + at.words; }
+  /// Of both warpgroups.
+  __device__ unsigned steps() const { return base + at.steps; }
+  __device__ unsigned q_full() const { return base + at.q_full; }
+  __device__ unsigned grad_o_full() const { return base + at.grad_o_full; }
+  __device__ StageBarriers weights_full(int warp) const {
+    return {base + at.weights_full + StageBarriers::bytes * warp};
+  }
+  __device__ unsigned k_full() const { return base + at.k_full; }
+  __device__ unsigned v_full() const { return base + at.v_full; }
+  __device__ unsigned k_held() const { return base + at.k_held; }
+  /// One thread initialises the barriers.
+  __device__ void init() const {
+    Ring<stages>::init(q_full(), 1, 8);
+    Ring<grad_o_stages>::init(grad_o_full(), 1, 8);
+    for (int i = 0; i < 4; ++i) weights_full(i).init(1, 1);
+    barrier_init(k_full(), 1);
+    barrier_init(v_full(), 1);
+    barrier_init(k_held(), 4);
+    barrier_init_done();
+  }
 };
 
 // ---- which keys --------------------------------------------------------------------------------------------------
@@ -77,7 +105,7 @@ struct LoaderKeys90 {
 
   const BackwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared shared;
   int lane;
   Keys90<Tile> keys;
 
@@ -115,29 +143,30 @@ struct LoaderKeys90 {
   }
 
   /// Loads a TMA box of this block's keys or values.
-  __device__ void load_own(int into, const TensorMap& map, unsigned full, int chunk) const {
-    load_box(shared + into, map, full, chunk * Shared::chunk, keys.first, keys.kv_head, args.kv_shared ? 0 : keys.b);
+  __device__ void load_own(unsigned into, const TensorMap& map, unsigned full, int chunk) const {
+    load_box(into, map, full, chunk * shared.at.chunk, keys.first, keys.kv_head, args.kv_shared ? 0 : keys.b);
   }
   /// Loads a tile of queries or of grad_o.
-  __device__ void load(int into, const TensorMap& map, unsigned full, int chunks, const Where& at, int tile) const {
-    barrier_expect(full, chunks * m * chunk_bytes);
-    for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * m * chunk_bytes, map, full, c * Shared::chunk, tile * m, at.h, at.b);
+  template <class Into>
+  __device__ void load(Into into, const TensorMap& map, unsigned full, const Where& at, int tile) const {
+    barrier_expect(full, into.bytes);
+    for (int c = 0; c < into.chunks; ++c)
+      load_box(into + c * into.chunk_size, map, full, c * into.chunk, tile * m, at.h, at.b);
   }
 
   template <bool OfQueries>
   __device__ void load_keys(int steps) const {
-    const unsigned full = shared + (OfQueries ? Shared::k_full : Shared::v_full);
-    shared_put(shared + Shared::steps + (OfQueries ? 0 : 4), steps);
+    const unsigned full = OfQueries ? shared.k_full() : shared.v_full();
+    shared_put(shared.steps() + (OfQueries ? 0 : 4), steps);
     if (steps == 0) return barrier_arrive(full);
-    barrier_expect(full, OfQueries ? Shared::k_bytes : Shared::v_bytes);
+    barrier_expect(full, OfQueries ? shared.at.k_bytes : shared.at.v_bytes);
     if constexpr (OfQueries) {
-      constexpr int held = Shared::held_chunks;
-      if constexpr (held > 0) load_own(Shared::held, args.k_map, full, 0);
-      for (int c = held; c < Shared::d_chunks; ++c)
-        load_own(Shared::k + (c - held) * n * chunk_bytes, args.k_map, full, c);
+      constexpr int held = Shared::at.held_chunks;
+      if constexpr (held > 0) load_own(shared.held(), args.k_map, full, 0);
+      for (int c = held; c < shared.at.d_chunks; ++c)
+        load_own(shared.k() + (c - held) * n * chunk_bytes, args.k_map, full, c);
     } else {
-      for (int c = 0; c < Shared::dv_chunks; ++c) load_own(Shared::v + c * n * chunk_bytes, args.v_map, full, c);
+      for (int c = 0; c < shared.at.dv_chunks; ++c) load_own(shared.v() + c * n * chunk_bytes, args.v_map, full, c);
     }
   }
 
@@ -149,7 +178,7 @@ struct LoaderKeys90 {
     if (elected()) load_keys<OfQueries>(steps);
     __syncwarp();
     int nth = 0;
-    Ring<stages> ring(shared + (OfQueries ? Shared::q_full : Shared::grad_o_full));
+    Ring<stages> ring(OfQueries ? shared.q_full() : shared.grad_o_full());
 #pragma unroll 1
     for (int g = 0; g < readers(); ++g) {
       const Reader of = reader(g);
@@ -166,30 +195,29 @@ struct LoaderKeys90 {
           for (int j = 0; j < rows; ++j) factors[j] = factors_of(of, tile * m + 32 * j + lane);
         ring.acquire();
         // The first chunk of the keys lies in the last stage and has to leave it first.
-        if (OfQueries && Shared::held_chunks > 0 && nth == stages - 1) barrier_wait(shared + Shared::k_held, 0);
+        if (OfQueries && Shared::at.held_chunks > 0 && nth == stages - 1) barrier_wait(shared.k_held(), 0);
 #pragma unroll
         for (int j = 0; j < rows; ++j)
-          shared_put(shared + (OfQueries ? Shared::under : Shared::delta) + 4 * (ring.stage * m + 32 * j + lane),
+          shared_put((OfQueries ? shared.under() : shared.delta()) + 4 * (ring.stage * m + 32 * j + lane),
                      __float_as_int(OfQueries ? ends[j].under : ends[j].delta));
         if constexpr (is_split<Tile>)
 #pragma unroll
           for (int j = 0; j < rows; ++j)
-            shared_put(shared + (OfQueries ? Shared::q_factors : Shared::grad_o_factors) +
+            shared_put((OfQueries ? shared.q_factors() : shared.grad_o_factors()) +
                            8 * (ring.stage * m + 32 * j + lane),
                        factors[j].x, factors[j].y);
         if constexpr (OfQueries) {
           const bool whole = of.walk.is_full(i) && keys.first + n <= args.kv_len;
           const int word = lane == 0 ? tile : lane == 1 ? of.at.b : lane == 2 ? of.at.h : whole;
-          if (lane < Shared::step_words)
-            shared_put(shared + Shared::words + 4 * (ring.stage * Shared::step_words + lane), word);
+          if (lane < Shared::at.step_words)
+            shared_put(shared.words() + 4 * (ring.stage * shared.at.step_words + lane), word);
         }
         __syncwarp();
         if (elected()) {
           if constexpr (OfQueries)
-            load(Shared::q + ring.stage * Shared::q_bytes, args.q_map, ring.full(), Shared::d_chunks, of.at, tile);
+            load(shared.q()[ring.stage], args.q_map, ring.full(), of.at, tile);
           else
-            load(Shared::grad_o + ring.stage * Shared::grad_o_bytes, args.grad_o_map, ring.full(), Shared::dv_chunks,
-                 of.at, tile);
+            load(shared.grad_o()[ring.stage], args.grad_o_map, ring.full(), of.at, tile);
         }
         ring.next();
       }
@@ -201,10 +229,10 @@ struct LoaderKeys90 {
 
 /// The warpgroup that computes S, P and dV.
 template <class Tile, class User>
-struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
+struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
   using Element = typename Tile::Element;
   using Shared = SharedKeys90<Tile>;
-  using Pairs = KeysByQueries<Tile, User>;
+  using Pairs = KeysByQueries<Tile, User, SharedKeys90<Tile>>;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at, Pairs::head,
       Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m;
@@ -217,15 +245,15 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     const int row = 16 * warp + (lane & 15);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      load_blocks(held + 4 * i, shared + Shared::held + row * chunk_bytes + (((2 * i + (lane >> 4)) ^ (row & 7)) << 4));
-    arrive_as_warp(shared + Shared::k_held, lane);
+      load_blocks(held + 4 * i, shared.held() + row * chunk_bytes + (((2 * i + (lane >> 4)) ^ (row & 7)) << 4));
+    arrive_as_warp(shared.k_held(), lane);
   }
 
   /// S^T = K Q^T
   __device__ void scores(int stage) {
-    const unsigned q = shared + Shared::q + stage * Shared::q_bytes;
+    const auto q = shared.q()[stage];
     wgmma_fence();
-    across_chunks<Element, Tile::d - Shared::chunk, Tile::n>(s, shared + Shared::k, q + m * chunk_bytes);
+    across_chunks<Element, Tile::d - q.chunk, Tile::n>(s, shared.k(), q + q.chunk_size);
     Product<m, Element>::template rs4<Major::k>(s, held, descriptor(q), 1);
     wgmma_commit();
   }
@@ -233,7 +261,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   /// P of queries [8 From, 8 To), as operands in `p`, and what dS takes of P, stored for the other warpgroup.
   template <int From, int To>
   __device__ void weigh(int stage) {
-    const unsigned ends = shared + Shared::under + 4 * (stage * m + 2 * (lane & 3));
+    const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};
     float low[2];
     this->template each_pair<false, From, To>(
@@ -251,7 +279,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
             s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
         });
     // With a slope, the other warpgroup gets P times the slope, rounded like P.
-    const unsigned into = shared + Shared::weights + 16 * (32 * warp + lane);
+    const unsigned into = shared.weights() + 16 * (32 * warp + lane);
 #pragma unroll
     for (int i = From / 2; i < To / 2; ++i) {
       unsigned w[4];
@@ -267,7 +295,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
   /// A step of queries: P = exp2(S - lse), handed to the other warpgroup; dV += P^T dO; then S of the next step.
   __device__ void iteration(int nth, int steps, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
-    const unsigned words = shared + Shared::words + 4 * Shared::step_words * q.stage;
+    const unsigned words = shared.words() + 4 * shared.at.step_words * q.stage;
     const StageBarriers grad_o_now = grad_o.now();
     const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
     this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
@@ -275,16 +303,14 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     const int whole = uniform(shared_get(words + 12));
     // The other warpgroup has taken the weights of the previous iteration.
     weights.acquire(nth & 1);
-    wgmma_wait<0>();
-    pin(s);
-    pin(dv);
+    wgmma_wait<0>(s, dv);
     this->remove(whole);
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (m / 16) / Tile::parts, to = (Nth + 1) * (m / 16) / Tile::parts;
       weigh<2 * from, 2 * to>(q.stage);
       if constexpr (Nth + 1 == Tile::parts) arrive_as_warp(weights.full, this->lane);
       if constexpr (Nth == 0) grad_o.wait();
-      along<Element, m, from, to>(dv, p, shared + Shared::grad_o + grad_o.stage * Shared::grad_o_bytes);
+      wgmma<from, to>(dv, p, shared.grad_o()[grad_o.stage]);
     });
     q.release_as_warp(lane);
     q.next();
@@ -292,36 +318,33 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User> {
     // After the last tile the scores are unused: a branch around the products would serialise them.
     if (nth + 1 < steps) q.wait();
     scores(q.stage);
-    wgmma_wait<1>();
-    pin(dv);
+    wgmma_wait<1>(dv);
     arrive_as_warp(grad_o_now.empty(), lane);
   }
 
   __device__ void run(const Keys90<Tile>& keys) {
     for (float& x : dv) x = 0;
     this->enter_keys(keys.first);
-    barrier_wait(shared + Shared::k_full, 0);
-    const int steps = uniform(shared_get(shared + Shared::steps));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
+    barrier_wait(shared.k_full(), 0);
+    const int steps = uniform(shared_get(shared.steps()));
+    const StageBarriers weights = shared.weights_full(warp);  // for this warp
     if (steps > 0) {
-      barrier_wait(shared + Shared::q_full, 0);
+      barrier_wait(shared.q_full(), 0);
       pin(dv);
       hold_keys();
       scores(0);
-      Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
-      Ring<Shared::stages> q(shared + Shared::q_full);
+      Ring<Shared::grad_o_stages> grad_o(shared.grad_o_full());
+      Ring<Shared::stages> q(shared.q_full());
 #pragma unroll 1
       for (int nth = 0; nth < steps; ++nth) iteration(nth, steps, weights, q, grad_o);
-      wgmma_wait<0>();
-      pin(s);
-      pin(dv);
+      wgmma_wait<0>(s, dv);
     }
     if constexpr (User::gradient.removes)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dv)) && lane == 0) *args.non_finite = 1;
     // Results pass through the memory of the keys, which only this warpgroup reads.
     named_sync(first_warpgroup_done, warpgroup_threads);
     if (!args.grad_v.to.data) return;
-    const unsigned area = shared + Shared::k + 4096 * warp;
+    const unsigned area = shared.k() + 4096 * warp;
     const WarpRows rows{args.grad_v, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.dv};
     stage_sixteen(dv, 1, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
@@ -335,7 +358,7 @@ struct FlowsOfKeys90 {
   static constexpr int m = Tile::m;
 
   const BackwardArgs& args;
-  unsigned shared;
+  Shared shared;
   int lane, warp;
   float dp[m / 2], dk[Tile::d / 2];
   unsigned ds[m / 4];
@@ -343,14 +366,14 @@ struct FlowsOfKeys90 {
   /// dP^T = V dO^T
   __device__ void flows(int stage) {
     wgmma_fence();
-    across<Element, Tile::dv, Tile::n>(dp, shared + Shared::v, shared + Shared::grad_o + stage * Shared::grad_o_bytes);
+    wgmma(dp, shared.v(), shared.grad_o()[stage]);
   }
 
   /// dS = P (dP - delta) of queries [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
   __device__ void join(int stage) {
-    const unsigned ends = shared + Shared::delta + 4 * (stage * m + 2 * (lane & 3)),
-                   weights = shared + Shared::weights + 16 * (32 * warp + lane);
+    const unsigned ends = shared.delta() + 4 * (stage * m + 2 * (lane & 3)),
+                   weights = shared.weights() + 16 * (32 * warp + lane);
 #pragma unroll
     for (int i = 2 * From; i < 2 * To; ++i) {
       const float2 delta = shared_get2(ends + 32 * i);
@@ -371,49 +394,44 @@ struct FlowsOfKeys90 {
                             Ring<Shared::grad_o_stages>& grad_o) {
     const StageBarriers q_now = q.now();
     weights.wait(nth & 1);
-    wgmma_wait<0>();
-    pin(dp);
-    pin(dk);
+    wgmma_wait<0>(dp, dk);
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (m / 16) / Tile::parts, to = (Nth + 1) * (m / 16) / Tile::parts;
       join<from, to>(grad_o.stage);
       if constexpr (Nth + 1 == Tile::parts) arrive_as_warp(weights.empty(), lane);
       if constexpr (Nth == 0) q.wait();
-      along<Element, m, from, to>(dk, ds, shared + Shared::q + q.stage * Shared::q_bytes);
+      wgmma<from, to>(dk, ds, shared.q()[q.stage]);
     });
     grad_o.release_as_warp(lane);
     q.next();
     grad_o.next();
     if (nth + 1 < steps) grad_o.wait();
     flows(grad_o.stage);
-    wgmma_wait<1>();
-    pin(dk);
+    wgmma_wait<1>(dk);
     arrive_as_warp(q_now.empty(), lane);
   }
 
   __device__ void run(const Keys90<Tile>& keys) {
     for (float& x : dk) x = 0;
-    barrier_wait(shared + Shared::v_full, 0);
-    const int steps = uniform(shared_get(shared + Shared::steps + 4));
-    const StageBarriers weights{shared + Shared::weights_full + StageBarriers::bytes * warp};  // for this warp
+    barrier_wait(shared.v_full(), 0);
+    const int steps = uniform(shared_get(shared.steps() + 4));
+    const StageBarriers weights = shared.weights_full(warp);  // for this warp
     if (steps > 0) {
-      barrier_wait(shared + Shared::grad_o_full, 0);
+      barrier_wait(shared.grad_o_full(), 0);
       pin(dk);
       flows(0);
-      Ring<Shared::grad_o_stages> grad_o(shared + Shared::grad_o_full);
-      Ring<Shared::stages> q(shared + Shared::q_full);
+      Ring<Shared::grad_o_stages> grad_o(shared.grad_o_full());
+      Ring<Shared::stages> q(shared.q_full());
 #pragma unroll 1
       for (int nth = 0; nth < steps; ++nth) iteration(nth, steps, weights, q, grad_o);
-      wgmma_wait<0>();
-      pin(dp);
-      pin(dk);
+      wgmma_wait<0>(dp, dk);
     }
     if constexpr (User::gradient.removes)
       if (args.non_finite && __any_sync(~0u, has_non_finite(dk)) && lane == 0) *args.non_finite = 1;
     // Results pass through the memory of the values, which only this warpgroup reads.
     named_sync(second_warpgroup_done, warpgroup_threads);
     if (!args.grad_k.to.data) return;
-    const unsigned area = shared + Shared::v + 4096 * warp;
+    const unsigned area = shared.v() + 4096 * warp;
     const WarpRows rows{args.grad_k, keys.b, keys.kv_head, {0, args.kv_len}, keys.first + 16 * warp, args.d};
     stage_sixteen(dk, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
   }
@@ -424,16 +442,8 @@ template <class Scores, class Flows, class Tile, class User>
 __device__ inline void keys_block(const BackwardArgs& args, const User& user) {
   using Shared = SharedKeys90<Tile>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned shared = shared_address(memory);
-  if (threadIdx.x == 0) {
-    Ring<Shared::stages>::init(shared + Shared::q_full, 1, 8);
-    Ring<Shared::grad_o_stages>::init(shared + Shared::grad_o_full, 1, 8);
-    for (int i = 0; i < 8; ++i) barrier_init(shared + Shared::weights_full + 8 * i, 1);
-    barrier_init(shared + Shared::k_full, 1);
-    barrier_init(shared + Shared::v_full, 1);
-    barrier_init(shared + Shared::k_held, 4);
-    barrier_init_done();
-  }
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads),
             warp = uniform(static_cast<int>(threadIdx.x) / 32 % 4), lane = static_cast<int>(threadIdx.x) % 32;

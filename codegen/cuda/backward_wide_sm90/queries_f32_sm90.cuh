@@ -45,8 +45,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
   /// S = Q K^T, complete when it returns.
   __device__ void scores(int tile, int stage) {
     SplitSums<Tile::parts, Tile::wide != 0> sums;
-    sums.template across<Tile::real_d, m>(shared + Shared::q + group * 64 * chunk_bytes,
-                                          shared + Shared::k + stage * Shared::k_bytes);
+    sums.template across<Tile::real_d, m>(shared.q().from(64 * group), shared.k()[stage]);
     wgmma_wait<0>();
     sums.arrived();
 #pragma unroll
@@ -64,8 +63,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
     scores(tile, k.stage);
     SplitSums<Tile::parts, Tile::wide != 0> flows;
     v.wait();
-    flows.template across<Tile::real_dv, m>(shared + Shared::grad_o + group * 64 * chunk_bytes,
-                                            shared + Shared::v + v.stage * Shared::v_bytes);
+    flows.template across<Tile::real_dv, m>(shared.grad_o().from(64 * group), shared.v()[v.stage]);
     this->remove(tile, walk.is_full(i));
     this->weigh(tile);
     wgmma_wait<0>();
@@ -81,7 +79,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
       }
     }
     const F16Parts<Tile::parts> ds(s);
-    ds.add_to(dq, shared + Shared::k + k.stage * Shared::k_bytes);
+    ds.add_to(dq, shared.k()[k.stage]);
     k.release_as_warp(lane);
     k.next();
     v.next();
@@ -92,10 +90,10 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
     const Walk walk = queries.walk(args, this->user);
     for (float& x : dq) x = 0;
     if (walk.count > 0) {
-      Ring<Tile::stages> k(shared + Shared::k_full);
-      Ring<Tile::v_stages> v(shared + Shared::v_full);
-      barrier_wait(shared + Shared::q_full, 0);
-      barrier_wait(shared + Shared::grad_o_full, 0);
+      Ring<Tile::stages> k(shared.k_full());
+      Ring<Tile::v_stages> v(shared.v_full());
+      barrier_wait(shared.q_full(), 0);
+      barrier_wait(shared.grad_o_full(), 0);
 #pragma unroll 1
       for (int i = 0; i < walk.count; ++i) iteration(walk, i, k, v);
     }

@@ -26,23 +26,39 @@ concept QueriesTile90 = requires {
   requires Tile::parts == 1 || Tile::parts == 2 || Tile::parts == 4;
 };
 
-/// Offsets into shared memory, from layout/.
+/// The shared memory of a block: addresses, from layout/.
 template <class Tile>
 struct SharedQueries90 {
+  using Element = typename Tile::Element;
+  static constexpr int m = Tile::m, n = Tile::n;
   static constexpr QueriesLayout90 at = is_split<Tile>
-                                            ? queries_layout_f32(Tile::m, Tile::n, Tile::d, Tile::dv, Tile::stages,
-                                                                 Tile::v_stages)
-                                            : QueriesLayout90{.m = Tile::m,
-                                                              .n = Tile::n,
+                                            ? queries_layout_f32(m, n, Tile::d, Tile::dv, Tile::stages, Tile::v_stages)
+                                            : QueriesLayout90{.m = m,
+                                                              .n = n,
                                                               .d = Tile::d,
                                                               .dv = Tile::dv,
                                                               .stages = Tile::stages,
                                                               .v_stages = Tile::v_stages,
-                                                              .element = ElementOf<typename Tile::Element>::bytes};
-  static constexpr int chunk = at.chunk, d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, q = at.q, grad_o = at.grad_o,
-                       k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
-                       grad_o_bytes = at.grad_o_bytes, q_full = at.q_full, grad_o_full = at.grad_o_full,
-                       k_full = at.k_full, v_full = at.v_full, bytes = at.bytes;
+                                                              .element = ElementOf<Element>::bytes};
+
+  unsigned base;
+
+  __device__ SharedTile<m, Tile::d, Element> q() const { return {base + at.q}; }
+  __device__ SharedTile<m, Tile::dv, Element> grad_o() const { return {base + at.grad_o}; }
+  __device__ SharedTile<n, Tile::d, Element> k() const { return {base + at.k}; }
+  __device__ SharedTile<n, Tile::dv, Element> v() const { return {base + at.v}; }
+  __device__ unsigned q_full() const { return base + at.q_full; }
+  __device__ unsigned grad_o_full() const { return base + at.grad_o_full; }
+  __device__ unsigned k_full() const { return base + at.k_full; }
+  __device__ unsigned v_full() const { return base + at.v_full; }
+  /// One thread initialises the barriers.
+  __device__ void init() const {
+    barrier_init(q_full(), 1);
+    barrier_init(grad_o_full(), 1);
+    Ring<Tile::stages>::init(k_full(), 1, 8);
+    Ring<Tile::v_stages>::init(v_full(), 1, 8);
+    barrier_init_done();
+  }
 };
 
 /// The queries of a block. Heads come in sections that fit into the cache; within a section the last queries come
@@ -71,33 +87,31 @@ struct Queries90 {
 
 /// The producer thread.
 template <class Tile, class User>
-__device__ inline void load_queries(const BackwardArgs& args, const User& user, unsigned shared,
+__device__ inline void load_queries(const BackwardArgs& args, const User& user, SharedQueries90<Tile> shared,
                                     const Queries90<Tile>& queries) {
-  using Shared = SharedQueries90<Tile>;
   const Walk walk = queries.walk(args, user);
   if (walk.count == 0) return;
   const int kv_head = queries.h / args.group, kv_batch = args.kv_shared ? 0 : queries.b;
   struct Box {
-    int lines, tile, h, b;
+    int row, h, b;
   };
-  const auto load = [&](int into, const TensorMap& map, unsigned full, int chunks, Box of) {
-    barrier_expect(full, chunks * of.lines * chunk_bytes);
-    for (int c = 0; c < chunks; ++c)
-      load_box(shared + into + c * of.lines * chunk_bytes, map, full, c * Shared::chunk, of.tile * of.lines, of.h,
-               of.b);
+  const auto load = [&](auto into, const TensorMap& map, unsigned full, Box of) {
+    barrier_expect(full, into.bytes);
+    for (int c = 0; c < into.chunks; ++c)
+      load_box(into + c * into.chunk_size, map, full, c * into.chunk, of.row, of.h, of.b);
   };
-  const Box own{Tile::m, queries.tile, queries.h, queries.b};
-  Ring<Tile::stages> k(shared + Shared::k_full);
-  Ring<Tile::v_stages> v(shared + Shared::v_full);
-  load(Shared::q, args.q_map, shared + Shared::q_full, Shared::d_chunks, own);
+  const Box own{queries.tile * Tile::m, queries.h, queries.b};
+  Ring<Tile::stages> k(shared.k_full());
+  Ring<Tile::v_stages> v(shared.v_full());
+  load(shared.q(), args.q_map, shared.q_full(), own);
 #pragma unroll 1
   for (int i = 0; i < walk.count; ++i) {
-    const Box keys{Tile::n, walk.tile(i), kv_head, kv_batch};
+    const Box keys{walk.tile(i) * Tile::n, kv_head, kv_batch};
     k.acquire();
-    load(Shared::k + k.stage * Shared::k_bytes, args.k_map, k.full(), Shared::d_chunks, keys);
-    if (i == 0) load(Shared::grad_o, args.grad_o_map, shared + Shared::grad_o_full, Shared::dv_chunks, own);
+    load(shared.k()[k.stage], args.k_map, k.full(), keys);
+    if (i == 0) load(shared.grad_o(), args.grad_o_map, shared.grad_o_full(), own);
     v.acquire();
-    load(Shared::v + v.stage * Shared::v_bytes, args.v_map, v.full(), Shared::dv_chunks, keys);
+    load(shared.v()[v.stage], args.v_map, v.full(), keys);
     k.next();
     v.next();
   }
@@ -118,7 +132,7 @@ struct QueriesByKeys {
 
   const BackwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared shared;
   int group, lane, warp;
   float s[n / 2];
   unsigned removed[n / 64];
@@ -220,8 +234,7 @@ struct QueriesByKeys {
       named_sync(first_warpgroup_done, warpgroup_threads);
     else
       named_sync(second_warpgroup_done, warpgroup_threads);
-    const unsigned area = shared + Shared::q + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes +
-                          warp % 2 * 4096;
+    const unsigned area = shared.q() + warp / 2 * (m * chunk_bytes) + group * 64 * chunk_bytes + warp % 2 * 4096;
     const int row = queries.tile * m + 64 * group + 16 * warp;
     const WarpRows rows{args.grad_q, at.b, at.h, {0, args.q_len}, row, args.d};
     stage_sixteen(dq, args.scale, area, lane, [&](int first) { store_rows(rows, area, first, lane); });
@@ -244,14 +257,12 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
   /// S = Q K^T
   __device__ void scores(int stage) {
     wgmma_fence();
-    across<Element, Tile::d, m>(s, shared + Shared::q + group * 64 * chunk_bytes,
-                                shared + Shared::k + stage * Shared::k_bytes);
+    wgmma(s, shared.q().from(64 * group), shared.k()[stage]);
   }
   /// dP = dO V^T
   __device__ void flows(int stage) {
     wgmma_fence();
-    across<Element, Tile::dv, m>(dp, shared + Shared::grad_o + group * 64 * chunk_bytes,
-                                 shared + Shared::v + stage * Shared::v_bytes);
+    wgmma(dp, shared.grad_o().from(64 * group), shared.v()[stage]);
   }
 
   /// dS = P (dP - delta) of keys [16 From, 16 To), as operands in `ds`.
@@ -270,32 +281,30 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
 
   /// Once S has arrived: P = exp2(S - lse) of a tile, times the slope.
   __device__ void probabilities(const Walk& walk, int i) {
-    wgmma_wait<1>();
-    pin(s);
+    wgmma_wait<1>(s);
     this->remove(walk.tile(i), walk.is_full(i));
     this->weigh(walk.tile(i));
   }
 
   __device__ void prologue(const Walk& walk) {
-    barrier_wait(shared + Shared::q_full, 0);
-    barrier_wait(shared + Shared::k_full, 0);
+    barrier_wait(shared.q_full(), 0);
+    barrier_wait(shared.k_full(), 0);
     pin(dq);
     scores(0);  // S = Q K^T
-    barrier_wait(shared + Shared::grad_o_full, 0);
-    barrier_wait(shared + Shared::v_full, 0);
+    barrier_wait(shared.grad_o_full(), 0);
+    barrier_wait(shared.v_full(), 0);
     flows(0);  // dP = dO V^T
     probabilities(walk, 0);
   }
 
   /// dS = P (dP - delta) of a tile; dQ += dS K; S and dP of the next one are issued, and its P computed.
   __device__ void iteration(const Walk& walk, int i, Ring<Tile::stages>& k, Ring<Tile::v_stages>& v) {
-    wgmma_wait<0>();
-    pin(dp);
+    wgmma_wait<0>(dp);
     v.release_as_warp(lane);
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (n / 16) / Tile::parts, to = (Nth + 1) * (n / 16) / Tile::parts;
       join<from, to>();
-      along<Element, n, from, to>(dq, ds, shared + Shared::k + k.stage * Shared::k_bytes);
+      wgmma<from, to>(dq, ds, shared.k()[k.stage]);
     });
     const StageBarriers done = k.now();
     k.next();
@@ -305,8 +314,7 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
     if (more) k.wait();
     scores(k.stage);
     // dS has to leave its registers before dP takes others; the next scores are under way.
-    wgmma_wait<1>();
-    pin(dq);
+    wgmma_wait<1>(dq);
     arrive_as_warp(done.empty(), lane);
     if (more) v.wait();
     flows(v.stage);
@@ -318,13 +326,12 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
     const Walk walk = queries.walk(args, user);
     for (float& x : dq) x = 0;
     if (walk.count > 0) {
-      Ring<Tile::stages> k(shared + Shared::k_full);
-      Ring<Tile::v_stages> v(shared + Shared::v_full);
+      Ring<Tile::stages> k(shared.k_full());
+      Ring<Tile::v_stages> v(shared.v_full());
       prologue(walk);
 #pragma unroll 1
       for (int i = 0; i < walk.count; ++i) iteration(walk, i, k, v);
-      wgmma_wait<0>();
-      pin(dp);
+      wgmma_wait<0>(dp);
     }
     this->store(queries, dq);
   }
@@ -335,21 +342,15 @@ template <class Group, class Tile, class User>
 __device__ inline void queries_block(const BackwardArgs& args, const User& user) {
   using Shared = SharedQueries90<Tile>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned shared = shared_address(memory);
-  if (threadIdx.x == 0) {
-    barrier_init(shared + Shared::q_full, 1);
-    barrier_init(shared + Shared::grad_o_full, 1);
-    Ring<Tile::stages>::init(shared + Shared::k_full, 1, 8);
-    Ring<Tile::v_stages>::init(shared + Shared::v_full, 1, 8);
-    barrier_init_done();
-  }
+  const Shared shared{shared_address(memory)};
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / warpgroup_threads),
             warp = uniform(static_cast<int>(threadIdx.x) / 32 % 4);
   const Queries90<Tile> queries(args);
   if (group == 0) {
     registers_down<wide_block.loading>();
-    if (warp == 0 && elected()) load_queries<Tile>(args, user, shared, queries);
+    if (warp == 0 && elected()) load_queries(args, user, shared, queries);
   } else {
     registers_up<wide_block.computing>();
     Group{{args, user, shared, group - 1, static_cast<int>(threadIdx.x) % 32, warp}}.run(queries);

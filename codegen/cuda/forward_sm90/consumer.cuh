@@ -263,8 +263,7 @@ struct ForwardConsumer90 {
         g.draw(now.walk.last);
         g.copy_ahead(now.walk.last, true);
       }
-      wgmma_wait<0>();
-      pin(g.s);
+      wgmma_wait<0>(g.s);
       if (now.walk.count > 0) {
         first_tile(now, recomputing);
         main_loop(now.walk, recomputing);
@@ -289,8 +288,7 @@ struct ForwardConsumer90 {
         if (there) report_left();
       if (item.index == Item::stop) break;
     }
-    wgmma_wait<0>();
-    pin(g.s);
+    wgmma_wait<0>(g.s);
     if (g.lane == 0) store_wait();
   }
 };
@@ -354,8 +352,7 @@ struct ForwardTwoWalks90 : ForwardConsumer90<Group, Tile, User> {
     this->prologue(now);
     g.take_numbers(k);
     g.template read_columns<true>(now.walk.last);
-    wgmma_wait<0>();
-    pin(g.s);
+    wgmma_wait<0>(g.s);
     this->first_tile(now, false);
     this->main_loop(now.walk, false);
     // O += P V of the last tile.

@@ -148,10 +148,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
     wgmma_fence();
     Base::scores(q_stage, stage);
   }
-  __device__ void wait_for_scores() {
-    wgmma_wait<0>();
-    pin(s);
-  }
+  __device__ void wait_for_scores() { wgmma_wait<0>(s); }
   __device__ void prepare_values() { this->operand(); }
 
   /// P V of columns [columns * nth, ...), issued.
@@ -182,8 +179,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
     if constexpr (Nth < parts) multiply(products[Nth % (ahead + 1)], values, Nth);
     if constexpr (Nth >= ahead) {
       constexpr int done = Nth - ahead, under_way = Nth < parts ? ahead : parts - 1 - done;
-      wgmma_wait<under_way>();
-      pin(products[done % (ahead + 1)]);
+      wgmma_wait<under_way>(products[done % (ahead + 1)]);
       this->add(products[done % (ahead + 1)], done * columns / 2);
     }
     if constexpr (Nth < parts - 1 + ahead) add_parts<Nth + 1>(products, values);

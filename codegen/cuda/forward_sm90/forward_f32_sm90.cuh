@@ -155,9 +155,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
       const int at = i / 4 * chunk + i % 4 * 2;
       multiply3(s, low, a.high, a.rest, b + at, b_rest + at);
     }
-    wgmma_wait<0>();
-    pin(s);
-    pin(low);
+    wgmma_wait<0>(s, low);
 #pragma unroll
     for (int i = 0; i < n / 2; ++i)
       if (fabsf(low[i]) < infinity) s[i] += low[i];
@@ -186,9 +184,7 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
         const int at = i / 4 * chunk + (first * chunk_bytes >> 4) + i % 4 * 2;
         multiply3(sum, low, a.high, a.rest, b + at, b_rest + at);
       }
-      wgmma_wait<0>();
-      pin(sum);
-      pin(low);
+      wgmma_wait<0>(sum, low);
 #pragma unroll
       for (int i = 0; i < columns / 2; ++i) o[first / 2 + i] += fabsf(low[i]) < infinity ? sum[i] + low[i] : sum[i];
     }

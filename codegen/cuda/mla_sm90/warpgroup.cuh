@@ -185,14 +185,12 @@ struct MlaWarpgroup90 {
     if (waits) named_sync(scores_done + 1 - Group, 2 * warpgroup_threads);
     pin(o);
     add_own(mine);
-    wgmma_wait<0>();
-    pin(o);
+    wgmma_wait<0>(o);
     if (Group == 0 || !last) release(mine, Group);
   }
   /// Releases what only scores need: the keys' columns that are no values and, with the `last` ones, the queries.
   __device__ void wait_for_scores(MlaPlace<Tile> place, bool last) {
-    wgmma_wait<0>();
-    pin(s);
+    wgmma_wait<0>(s);
     release(stage(place, Group), Shared::used_rest);
     if (last) arrive_as_warp(shared + Shared::q_empty, lane);
   }
@@ -220,22 +218,19 @@ struct MlaWarpgroup90 {
         const bool moved = weigh(step, lift);
         give(step, place, moved, lift, Tile::issue_order == 3, last);
         take(other, place);
-        wgmma_wait<0>();
-        pin(o);
+        wgmma_wait<0>(o);
         if (!last) release(stage(place, 1), Group);
       } else if constexpr (scores_first) {
         // The registers of O may not change while scores are under way.
         wait_for_scores(place, last);
         take(other, place);
         const bool moved = weigh(step, lift);
-        wgmma_wait<0>();
-        pin(o);
+        wgmma_wait<0>(o);
         release(stage(place, 0), Group);
         give(step, place, moved, lift, false, last);
       } else {
         take(other, place);
-        wgmma_wait<0>();
-        pin(o);
+        wgmma_wait<0>(o);
         release(stage(place, 0), Group);
         scores(place);
         wait_for_scores(place, last);
@@ -246,9 +241,7 @@ struct MlaWarpgroup90 {
       place.next();
     }
     // Tells the compiler that no product is under way any more.
-    wgmma_wait<0>();
-    pin(s);
-    pin(o);
+    wgmma_wait<0>(s, o);
   }
 };
 

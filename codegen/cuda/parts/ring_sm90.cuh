@@ -6,6 +6,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/types.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
@@ -40,12 +41,27 @@ __device__ inline void arrive_as_warp(unsigned barrier, int lane) {
   if (lane == 0) barrier_arrive(barrier);
 }
 
+/// The address of a tile in shared memory: its rows in chunks of 128 bytes, swizzled as TMA and wgmma do. Stages of a
+/// tile lie one after another.
+template <int rows, int columns, class Element>
+struct SharedTile {
+  static constexpr int chunk = chunk_columns<Element>, chunks = (columns + chunk - 1) / chunk,
+                       chunk_size = rows * chunk_bytes, bytes = chunks * chunk_size;
+  unsigned at;
+
+  __device__ operator unsigned() const { return at; }
+  __device__ SharedTile operator[](int stage) const { return {at + stage * bytes}; }
+  /// The same tile from this row on.
+  __device__ SharedTile from(int row) const { return {at + row * chunk_bytes}; }
+};
+
 /// The two barriers of a stage, 8 bytes each: full, then empty. `phase` is the parity of the consumer's and producer's
 /// current use of the stage.
 struct StageBarriers {
   static constexpr int bytes = 16;
   unsigned full;
 
+  __device__ StageBarriers operator[](int stage) const { return {full + bytes * stage}; }
   __device__ unsigned empty() const { return full + 8; }
   __device__ void init(unsigned producers, unsigned consumers) const {
     barrier_init(full, producers);

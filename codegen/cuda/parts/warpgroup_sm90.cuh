@@ -31,17 +31,20 @@ __device__ inline void across_chunks(float (&acc)[Half], unsigned rows_of_a, uns
     Product<columns, Element>::template ss<Major::k, Major::k>(acc, a + chunks * a_chunk + i * 2,
                                                                b + chunks * b_chunk + i * 2, chunks + i > 0);
 }
-template <class Element, int width, int lines, int Half>
-__device__ inline void across(float (&acc)[Half], unsigned rows_of_a, unsigned rows_of_b) {
-  across_chunks<Element, width, lines>(acc, rows_of_a, rows_of_b);
+/// acc = A B^T, issued: 64 rows of A, all rows of B.
+template <int a_rows, int rows, int width, class Element>
+__device__ inline void wgmma(float (&acc)[rows / 2], SharedTile<a_rows, width, Element> a,
+                             SharedTile<rows, width, Element> b) {
+  across_chunks<Element, width, a_rows>(acc, a, b);
   wgmma_commit();
 }
 
 /// acc += A B over rows [16 From, 16 To) of B, which has `lines` rows in chunks; A is in registers, for all rows. With
 /// add = 0, acc = A B.
-template <class Element, int lines, int From, int To, int Half>
-__device__ inline void along(float (&acc)[Half], const unsigned (&a)[lines / 4], unsigned rows_of_b, int add = 1) {
-  const unsigned long long b = descriptor(rows_of_b, lines * chunk_bytes);
+template <int From, int To, int lines, int width, class Element, int Half>
+__device__ inline void wgmma(float (&acc)[Half], const unsigned (&a)[lines / 4],
+                             SharedTile<lines, width, Element> rows_of_b, int add = 1) {
+  const unsigned long long b = descriptor(rows_of_b, rows_of_b.chunk_size);
   constexpr int step = 16 * chunk_bytes >> 4, fours = (To - From) / 4 * 4;
   wgmma_fence();
 #pragma unroll
@@ -64,7 +67,7 @@ __device__ inline void each_part(const F& f) {
 
 /// A thread's registers while its warpgroup has 64 keys by m queries. Thread t of the warpgroup holds key t / 4 % 8 +
 /// 16 (t / 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
-template <class Tile, class User>
+template <class Tile, class User, class Shared>
 struct KeysByQueries {
   using Row = typename User::Row;
   using Col = typename User::Col;
@@ -76,7 +79,7 @@ struct KeysByQueries {
 
   const BackwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared shared;
   int group, lane, warp;
   float s[m / 2];
   unsigned removed[(m + 63) / 64];

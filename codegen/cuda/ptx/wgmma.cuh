@@ -22,6 +22,13 @@ template <int N>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/// Also keeps the compiler from moving accesses to these sums, which have arrived then.
+template <int N, class First, class... Others>
+__device__ inline void wgmma_wait(First& first, Others&... others) {
+  wgmma_wait<N>();
+  pin(first);
+  (pin(others), ...);
+}
 
 /// The dimension along which an operand in shared memory has rows of 128 bytes: k, over which products are summed, or
 /// the other one.

@@ -17,6 +17,18 @@ template <int N>
 inline void wgmma_wait(Site at = Site::here()) {
   attune_machine->group_wait(N, at);
 }
+template <int N, class T, int Size>
+inline void wgmma_wait(T (&)[Size], Site at = Site::here()) {
+  attune_machine->group_wait(N, at);
+}
+template <int N, class T, int Size, int Size2>
+inline void wgmma_wait(T (&)[Size], T (&)[Size2], Site at = Site::here()) {
+  attune_machine->group_wait(N, at);
+}
+template <int N, class T, int Size, int Size2, int Size3>
+inline void wgmma_wait(T (&)[Size], T (&)[Size2], T (&)[Size3], Site at = Site::here()) {
+  attune_machine->group_wait(N, at);
+}
 
 enum class Major { k, n };
 constexpr int k_step(Major major) { return (major == Major::k ? 32 : 16 * chunk_bytes) >> 4; }
