@@ -45,10 +45,10 @@ concept ForwardTile = requires {
 
 /// The registers with which a consumer warpgroup computes 64 queries.
 template <class Tile, class User>
-struct Warpgroup90 : ForwardExact90<Tile, User> {
-  using Exact = ForwardExact90<Tile, User>;
-  using Exact::bytes, Exact::group, Exact::n, Exact::o, Exact::p, Exact::s, Exact::shared;
-  using typename Exact::Element, typename Exact::Shared;
+struct Warpgroup90 : ForwardSoftmax90<Tile, User> {
+  using Softmax = ForwardSoftmax90<Tile, User>;
+  using Softmax::bytes, Softmax::group, Softmax::n, Softmax::o, Softmax::p, Softmax::s, Softmax::shared;
+  using typename Softmax::Element, typename Softmax::Shared;
 
   /// Before products read the queries of this stage.
   __device__ void prepare_queries(int) {}
@@ -87,7 +87,7 @@ struct Warpgroup90 : ForwardExact90<Tile, User> {
   __device__ void operand() {
 #pragma unroll
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
-    if constexpr (Exact::is_drawn) this->drawn.each([&](int i, int r, unsigned mask) { p[2 * i + r] &= mask; });
+    if constexpr (Softmax::is_drawn) this->drawn.each([&](int i, int r, unsigned mask) { p[2 * i + r] &= mask; });
   }
 };
 

@@ -12,11 +12,12 @@ namespace attune {
 template <class Tile, class User>
 struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   using Scores = ForwardScores90<Tile, User>;
-  using Scores::ahead, Scores::args, Scores::at, Scores::below, Scores::factor, Scores::fixed, Scores::head, Scores::l,
-      Scores::lean, Scores::leads, Scores::led, Scores::lift, Scores::m, Scores::moved, Scores::o, Scores::peak,
-      Scores::q0, Scores::s;
-  using Scores::each, Scores::remove;
-  using typename Scores::Element;
+  using Scores::ahead, Scores::args, Scores::at, Scores::below, Scores::entry, Scores::factor, Scores::fixed,
+      Scores::group, Scores::head, Scores::l, Scores::lane, Scores::lean, Scores::leads, Scores::led, Scores::lift,
+      Scores::m, Scores::moved, Scores::n, Scores::o, Scores::origin, Scores::part, Scores::peak, Scores::q0, Scores::s,
+      Scores::shared, Scores::user, Scores::warp;
+  using Scores::each, Scores::head_of, Scores::query, Scores::remove;
+  using typename Scores::Element, typename Scores::Out, typename Scores::Shared;
 
   /// True if all rows' maxima are known, so that powers can be relative to them.
   __device__ bool ready(bool recomputing) const {
@@ -121,7 +122,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     moved = false;
     each_power([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = power_of_two(exponent(i, r, e) - (fixed ? most_of(this->user) : base_of(m[r])));
+      x = power_of_two(exponent(i, r, e) - (fixed ? most_of(user) : base_of(m[r])));
       parts[r][e] += x;
     });
 #pragma unroll
@@ -159,7 +160,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   template <bool Partial>
   __device__ void prob(int tile) {
     if constexpr (Scores::is_drawn)
-      this->drawn.read(this->numbers, 64 * this->group + 16 * this->warp, this->lane);
+      this->drawn.read(this->numbers, 64 * group + 16 * warp, lane);
     else if constexpr (User::traits.drops)
       each([&](int i, int r, int e) {
         float& x = s[4 * i + 2 * r + e];
@@ -186,10 +187,10 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     this->template exponents<Partial>(tile);
     if constexpr (Partial) remove(tile);
     moved = false;
-    const float under[2] = {fixed               ? most_of(this->user)
+    const float under[2] = {fixed               ? most_of(user)
                             : m[0] == -infinity ? 0.0f
                                                 : m[0],
-                            fixed               ? most_of(this->user)
+                            fixed               ? most_of(user)
                             : m[1] == -infinity ? 0.0f
                                                 : m[1]};
     constexpr float removed = -1;
@@ -233,18 +234,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     }
     prob<Partial>(tile);
   }
-};
 
-// ---- the end of a tile of queries -----------------------------------------------------------------------------------
-
-template <class Tile, class User>
-struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
-  using Softmax = ForwardSoftmax90<Tile, User>;
-  using Softmax::args, Softmax::at, Softmax::below, Softmax::fixed, Softmax::group, Softmax::head, Softmax::l,
-      Softmax::lane, Softmax::m, Softmax::o, Softmax::origin, Softmax::entry, Softmax::part, Softmax::shared,
-      Softmax::user, Softmax::warp;
-  using Softmax::head_of, Softmax::query;
-  using typename Softmax::Element, typename Softmax::Out, typename Softmax::Shared;
+  // ---- the end of a tile of queries ----
 
   /// The factors of a row's results, and of its results over other keys.
   struct Factors {
@@ -457,18 +448,8 @@ struct ForwardEpilogue90 : ForwardSoftmax90<Tile, User> {
       for (int e = 0; e < min(args.dv - nth * unit, unit); ++e) global_put(to + e, shared_get_half(address + 2 * e));
     }
   }
-};
 
-// ---- the exact path: rows with non-finite values and masked-out pairs -----------------------------------------------
-
-template <class Tile, class User>
-struct ForwardExact90 : ForwardEpilogue90<Tile, User> {
-  using Epilogue = ForwardEpilogue90<Tile, User>;
-  using Epilogue::args, Epilogue::at, Epilogue::factor, Epilogue::head, Epilogue::lane, Epilogue::n, Epilogue::origin,
-      Epilogue::entry, Epilogue::shared, Epilogue::user;
-  using Epilogue::ended, Epilogue::head_of, Epilogue::leave_row, Epilogue::left, Epilogue::of_known, Epilogue::query,
-      Epilogue::result;
-  using typename Epilogue::Element, typename Epilogue::Out, typename Epilogue::Factors;
+  // ---- the exact path: rows with non-finite values and masked-out pairs ----
 
   /// The batch entry and head of the warp's nth row; the same in every thread.
   __device__ Where of_row(const Work& work, int nth) const {
