@@ -992,8 +992,8 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";
-      source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::bytes + {} == {});\n", shared, aligned,
-                                 c.shared_bytes);
+      source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::at.bytes + {} == {});\n", shared,
+                                 aligned, c.shared_bytes);
       INFO(c.plan.kernel->name);
       CHECK_NOTHROW(runtime::cuda::compile(source));
     }
@@ -1011,7 +1011,7 @@ TEST_CASE("the host counts the shared memory of the wide backward as its kernels
       source.text.resize(source.text.rfind("template __global__"));
       source.symbol = "nothing";
       source.text += "__global__ void nothing() {}\n";
-      source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::bytes == {});\n",
+      source.text += fmt::format("static_assert(attune::{}<attune::fast::Tile>::at.bytes == {});\n",
                                  way == Way::keys ? "SharedKeys90" : "SharedQueries90", c.shared_bytes);
       INFO(c.plan.kernel->name);
       CHECK_NOTHROW(runtime::cuda::compile(source));

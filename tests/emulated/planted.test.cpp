@@ -71,10 +71,10 @@ const Planted all[] = {
      "copy_wait<0>();\n      __syncthreads();\n      const bool more", "copy_wait<0>();\n      const bool more",
      backward80},
     // ---- forward_sm90
-    {"fewer bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(full, Shared::k_bytes);",
-     "barrier_expect(full, Shared::k_bytes - 128);", sm90},
-    {"more bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(q.full(), Shared::q_bytes);",
-     "barrier_expect(q.full(), Shared::q_bytes + 128);", sm90},
+    {"fewer bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(full, Shared::at.k_bytes);",
+     "barrier_expect(full, Shared::at.k_bytes - 128);", sm90},
+    {"more bytes are expected than come", "forward_sm90/producer.cuh", "barrier_expect(q.full(), Shared::at.q_bytes);",
+     "barrier_expect(q.full(), Shared::at.q_bytes + 128);", sm90},
     {"the wrong phase is waited for", "parts/ring_sm90.cuh", "now().wait(this->phase);", "now().wait(this->phase ^ 1);",
      sm90},
     {"keys are released before products have read them", "forward_sm90/consumer.cuh",
@@ -94,12 +94,12 @@ const Planted all[] = {
     {"fewer threads than others say meet at a barrier", "forward_sm90/consumer.cuh",
      "named_sync(issue_turn + g.group, 2 * warpgroup_threads)", "named_sync(issue_turn + g.group, warpgroup_threads)",
      sm90},
-    {"a warp too few releases a stage", "forward_sm90/forward_sm90.cuh", "k_full, 1 + number_warps<Tile>, warps);",
-     "k_full, 1 + number_warps<Tile>, warps - 1);", sm90},
+    {"a warp too few releases a stage", "forward_sm90/forward_sm90.cuh", "k_full(), 1 + number_warps<Tile>, warps);",
+     "k_full(), 1 + number_warps<Tile>, warps - 1);", sm90},
     {"a block ends before its results have left", "forward_sm90/consumer.cuh", "if (g.lane == 0) store_wait();", "",
      sm90},
     {"results pass over values that are still read", "forward_sm90/consumer.cuh",
-     "if (mine) Ring<Tile::stages>(shared + Shared::v_full, place).wait_until_read();", "", over90},
+     "if (mine) Ring<Tile::stages>(shared.v_full(), place).wait_until_read();", "", over90},
     {"values are released before their last products", "forward_sm90/consumer.cuh",
      "if (!there) report_found();\n      wgmma_wait<0>();\n      g.pin_products();\n      g.take_in();\n      if "
      "(there) "
@@ -115,8 +115,8 @@ const Planted all[] = {
     {"values load over results that have not left", "forward_sm90/producer.cuh", "if (i == behind) wait_for_results();",
      "", over90},
     {"results are said to have left before they have", "forward_sm90/consumer.cuh",
-     "store_wait_read();\n      barrier_arrive(shared + Shared::results_left);",
-     "barrier_arrive(shared + Shared::results_left);", over90},
+     "store_wait_read();\n      barrier_arrive(shared.results_left());", "barrier_arrive(shared.results_left());",
+     over90},
     {"results of a tile without keys pass over queries that load", "forward_sm90/consumer.cuh",
      "if (now.walk.count == 0) q.wait();", "", empty90},
     {"the memory of queries is lent and not taken", "forward_sm90/producer.cuh", "if (has_keys) lend_queries();", "",
@@ -133,7 +133,7 @@ const Planted all[] = {
      "__syncwarp();", dense90},
     {"a lane reads what another one copies", "forward_sm90/scores.cuh", "copy_wait<1>();\n      __syncwarp();",
      "copy_wait<1>();", dense90},
-    {"copies go where the previous ones are read", "forward_sm90/scores.cuh", "copied ^= Shared::copied_bytes;", "",
+    {"copies go where the previous ones are read", "forward_sm90/scores.cuh", "copied ^= Shared::at.copied_bytes;", "",
      dense90},
     {"keys are said to be there before their distances are", "forward_sm90/numbers.cuh",
      "find(head, at, origin, item.entry.key(tile * Tile::n));\n        k.acquire();\n        "
@@ -238,8 +238,8 @@ const Planted all[] = {
     // ---- mla_sm90
     {"queries are released before their last scores", "mla_sm90/warpgroup.cuh",
      "wgmma_wait<0>(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) arrive_as_warp(shared + "
-     "Shared::q_empty, lane);",
-     "if (last) arrive_as_warp(shared + Shared::q_empty, lane);\n    wgmma_wait<0>(s);\n    release(stage(place, "
+     "Shared::at.q_empty, lane);",
+     "if (last) arrive_as_warp(shared + Shared::at.q_empty, lane);\n    wgmma_wait<0>(s);\n    release(stage(place, "
      "Group), Shared::used_rest);",
      mla},
     {"the last values are released before results have left through them", "mla_sm90/mla_sm90.cuh",
@@ -247,7 +247,7 @@ const Planted all[] = {
     {"results are freed before they have been read again", "mla_sm90/epilogue.cuh", "    uint4 x[16];\n",
      "    free();\n    uint4 x[16];\n", mla},
     {"results go where the other warpgroup's pass", "mla_sm90/mla_sm90.cuh",
-     "group.keys(1, Group * Shared::half_chunks)", "group.keys(1, 0)", mla},
+     "group.keys(1, Group * Shared::at.half_chunks)", "group.keys(1, 0)", mla},
     {"rows of results that two lanes have are swapped", "mla_sm90/epilogue.cuh", "* own[j % 2]", "* own[j / 2]", mla},
     {"a stage is loaded before it is released", "mla_sm90/producer.cuh", "place.phase ^ 1);", "place.phase);", mla},
     {"values are released before their products", "mla_sm90/warpgroup.cuh",

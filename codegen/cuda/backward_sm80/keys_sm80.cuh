@@ -20,9 +20,6 @@ struct SharedKeys80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
   static constexpr KeysLayout80 at{
       .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
-  static constexpr int k = at.k, v = at.v, q = at.q, grad_o = at.grad_o, ends = at.ends, q_bytes = at.q_bytes,
-                       grad_o_bytes = at.grad_o_bytes, ends_bytes = at.ends_bytes, end_bytes = at.end_bytes,
-                       bytes = at.bytes;
 };
 
 /// Not inlined, so it does not raise the caller's register count.
@@ -82,9 +79,9 @@ struct Keys80 {
 
   __device__ void load_keys() {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
-        shared + Shared::k, rows(args.k, b, kv_head, keys.start), first_key(), keys.length);
+        shared + Shared::at.k, rows(args.k, b, kv_head, keys.start), first_key(), keys.length);
     load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, false>(
-        shared + Shared::v, rows(args.v, b, kv_head, keys.start), first_key(), keys.length);
+        shared + Shared::at.v, rows(args.v, b, kv_head, keys.start), first_key(), keys.length);
   }
 
   // ---- the queries of a head -------------------------------------------------------------------------------------
@@ -114,10 +111,10 @@ struct Keys80 {
 
   __device__ void load_queries(const Reader& of, int q_tile, int stage) {
     load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(
-        shared + Shared::q + static_cast<unsigned>(stage * Shared::q_bytes),
+        shared + Shared::at.q + static_cast<unsigned>(stage * Shared::at.q_bytes),
         rows(args.q, of.at.b, of.at.h, of.entry.queries.start), q_tile * m, of.entry.queries.length);
     load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
-        shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes),
+        shared + Shared::at.grad_o + static_cast<unsigned>(stage * Shared::at.grad_o_bytes),
         rows(args.grad_o, of.at.b, of.at.h, of.entry.queries.start), q_tile * m, of.entry.queries.length);
   }
   /// Query `i`; a query past the end has no keys.
@@ -130,7 +127,7 @@ struct Keys80 {
             reach.to};
   }
   __device__ unsigned end_at(int i, int stage) const {
-    return shared + Shared::ends + static_cast<unsigned>(stage * Shared::ends_bytes + Shared::end_bytes * i);
+    return shared + Shared::at.ends + static_cast<unsigned>(stage * Shared::at.ends_bytes + Shared::at.end_bytes * i);
   }
   __device__ void keep_end(const End& end, int stage) const {
     const unsigned to = end_at(static_cast<int>(threadIdx.x), stage);
@@ -200,15 +197,15 @@ struct Keys80 {
   }
 
   __device__ void compute(const Reader& of, int q_tile, bool partial, int stage, ColSums& sums) {
-    const unsigned q = shared + Shared::q + static_cast<unsigned>(stage * Shared::q_bytes),
-                   grad_o = shared + Shared::grad_o + static_cast<unsigned>(stage * Shared::grad_o_bytes);
+    const unsigned q = shared + Shared::at.q + static_cast<unsigned>(stage * Shared::at.q_bytes),
+                   grad_o = shared + Shared::at.grad_o + static_cast<unsigned>(stage * Shared::at.grad_o_bytes);
     Fragment<1, m> s, dp;
-    const auto k_at = by_rows<QLine>(shared + Shared::k + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+    const auto k_at = by_rows<QLine>(shared + Shared::at.k + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
     // S^T = K Q^T
     dots<Element, exact, Tile::d / per_step, 1, m>(
         s, [&](unsigned(&a)[4], int, int step) { load_blocks(a, k_at.at(0, step)); }, by_bytes<QLine>(q, lane));
     if constexpr (gives_k) {
-      const auto v_at = by_rows<VLine>(shared + Shared::v + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
+      const auto v_at = by_rows<VLine>(shared + Shared::at.v + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
       // dP^T = V dO^T
       dots<Element, exact, Tile::dv / per_step, 1, m>(
           dp, [&](unsigned(&a)[4], int, int step) { load_blocks(a, v_at.at(0, step)); }, by_bytes<VLine>(grad_o, lane));
@@ -367,7 +364,7 @@ __device__ __noinline__ void keys_pair_by_pair(const BackwardArgs& args, const U
   Keys80<Tile, User, Gives>(args, user, shared).pair_by_pair();
 }
 
-/// `passes`: 2 if the registers cannot hold both gradients, which then get a loop each. SharedKeys80<Tile>::bytes of
+/// `passes`: 2 if the registers cannot hold both gradients, which then get a loop each. SharedKeys80<Tile>::at.bytes of
 /// shared memory.
 template <class Tile>
 concept KeysTile80 = BackwardTile80<Tile> &&(Tile::n == 16 * Tile::warps && Tile::m <= 32 * Tile::warps) &&

@@ -112,8 +112,6 @@ struct SharedQueries80 {
   static constexpr int size = ElementOf<typename Tile::Element>::bytes;
   static constexpr QueriesLayout80 at{
       .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
-  static constexpr int q = at.q, grad_o = at.grad_o, k = at.k, v = at.v, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
-                       bytes = at.bytes;
 };
 
 /// Shared memory of kernels that have it without asking.
@@ -210,17 +208,17 @@ struct Queries80 {
 
   __device__ void load_queries() {
     load_rows<Tile, m, Tile::d * size, Tile::width * size, false>(
-        shared + Shared::q, rows(args.q, at.h, entry.queries.start), first_query(), entry.queries.length);
+        shared + Shared::at.q, rows(args.q, at.h, entry.queries.start), first_query(), entry.queries.length);
     load_rows<Tile, m, Tile::dv * size, Tile::width_v * size, false>(
-        shared + Shared::grad_o, rows(args.grad_o, at.h, entry.queries.start), first_query(), entry.queries.length);
+        shared + Shared::at.grad_o, rows(args.grad_o, at.h, entry.queries.start), first_query(), entry.queries.length);
   }
   __device__ unsigned keys_at(int stage) const {
-    if constexpr (holds_queries<Tile>) return shared + (stage == 0 ? Shared::k : 0);
-    return shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes);
+    if constexpr (holds_queries<Tile>) return shared + (stage == 0 ? Shared::at.k : 0);
+    return shared + Shared::at.k + static_cast<unsigned>(stage * Shared::at.k_bytes);
   }
   __device__ unsigned values_at(int stage) const {
-    if constexpr (holds_queries<Tile>) return keys_at(stage) + Shared::k_bytes;
-    return shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes);
+    if constexpr (holds_queries<Tile>) return keys_at(stage) + Shared::at.k_bytes;
+    return shared + Shared::at.v + static_cast<unsigned>(stage * Shared::at.v_bytes);
   }
   __device__ void load_keys(int kv_tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(keys_at(stage), key_rows(args.k), kv_tile * n,
@@ -293,10 +291,10 @@ struct Queries80 {
 
   /// This warp's rows in shared memory.
   __device__ auto q_rows() const {
-    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
+    return by_rows<QLine>(shared + Shared::at.q + static_cast<unsigned>(warp * 16 * QLine::pitch), lane);
   }
   __device__ auto grad_o_rows() const {
-    return by_rows<VLine>(shared + Shared::grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
+    return by_rows<VLine>(shared + Shared::at.grad_o + static_cast<unsigned>(warp * 16 * VLine::pitch), lane);
   }
   __device__ void hold_queries() {
     const auto hold = [](auto& to, const auto& rows) {
@@ -510,7 +508,7 @@ __device__ __noinline__ void queries_pair_by_pair(const BackwardArgs& args, cons
   Queries80<Tile, User>(args, user, shared).pair_by_pair();
 }
 
-/// SharedQueries80<Tile>::bytes of shared memory.
+/// SharedQueries80<Tile>::at.bytes of shared memory.
 template <class Tile>
 concept QueriesTile80 = BackwardTile80<Tile> && Tile::m == 16 * Tile::warps;
 

@@ -14,7 +14,7 @@ namespace attune {
 template <class Tile, class User>
 __global__ void __launch_bounds__(Tile::warps * 32)
     sum_deltas_sm80(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
-  __shared__ StaticLine memory[SharedQueries80<Tile>::bytes / sizeof(StaticLine)];
+  __shared__ StaticLine memory[SharedQueries80<Tile>::at.bytes / sizeof(StaticLine)];
   wait_for_kernel_before();
   using Queries = Queries80<Tile, User>;
   Queries(args, user, static_cast<unsigned>(__cvta_generic_to_shared(memory)))

@@ -16,8 +16,8 @@
 
 namespace attune {
 
-/// What a Tile has. Three warpgroups, with SharedKeys90<Tile>::bytes of shared memory, one block per tile of keys, key
-/// head and batch entry of k.
+/// What a Tile has. Three warpgroups, with SharedKeys90<Tile>::at.bytes of shared memory, one block per tile of keys,
+/// key head and batch entry of k.
 template <class Tile>
 concept KeysTile90 = requires {
   requires ElementOf<typename Tile::Element>::bytes == 2;  // bf16, f16

@@ -14,7 +14,7 @@
 
 namespace attune {
 
-/// What a Tile has. Three warpgroups, with SharedQueries90<Tile>::bytes of shared memory, one block per tile of
+/// What a Tile has. Three warpgroups, with SharedQueries90<Tile>::at.bytes of shared memory, one block per tile of
 /// queries, head and batch entry.
 template <class Tile>
 concept QueriesTile90 = requires {

@@ -23,7 +23,7 @@
 namespace attune {
 
 /// What a Tile has; what is not here is as in forward_sm80.cuh. Tile::warps x 32 threads, with
-/// SharedDecode<Tile>::bytes of shared memory. Rows of q, k and v start at multiples of 16 bytes.
+/// SharedDecode<Tile>::at.bytes of shared memory. Rows of q, k and v start at multiples of 16 bytes.
 template <class Tile>
 concept TileOfDecode = requires {
   // Element: of q, k and v, bf16 or f16; Out: of o, also float.
@@ -108,14 +108,14 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
       const int i = static_cast<int>(threadIdx.x) + n * threads, row = i / pieces, byte = i % pieces * 16;
       if (row >= Tile::m) continue;
       const uint4& x = read.piece[n];
-      const unsigned into = shared + Shared::q + QLine::at(row, byte);
+      const unsigned into = shared + Shared::at.q + QLine::at(row, byte);
       shared_put(into, x.x, x.y);
       shared_put(into + 8, x.z, x.w);
     }
     __syncthreads();
     if constexpr (held)
 #pragma unroll
-      for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::q, lane).load(q[step], step);
+      for (int step = 0; step < q_steps; ++step) Queried(shared + Shared::at.q, lane).load(q[step], step);
   }
   /// How operands q and v are read, in the order in which keys and values of this type lie.
   using Queried = Either<Tile::fp8_kv != 0, WidenedRows<QLine>, AsTheyLie<QLine>>;
@@ -124,7 +124,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 
   /// S = Q K^T
   __device__ void scores(unsigned slot) {
-    const Queried queries(shared + Shared::q, lane);
+    const Queried queries(shared + Shared::at.q, lane);
     const auto load_q = [&](unsigned(&a)[4], int, int step) {
       if constexpr (held)
 #pragma unroll
@@ -174,7 +174,7 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
     const auto arrived = [&] {
       copy_wait<Tile::stages - 1>();
       __syncwarp();
-      return ring + static_cast<unsigned>(slot * Shared::slot_bytes);
+      return ring + static_cast<unsigned>(slot * Shared::at.slot_bytes);
     };
     const auto used = [&]<bool Values>() {
       __syncwarp();
@@ -292,13 +292,13 @@ __global__ void __launch_bounds__(Tile::warps * 32, 1)
     decode_sm80(const __grid_constant__ ArgsOf<Tile, DecodeArgs> args, const __grid_constant__ User user) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Scratch = SplitScratch<Tile::warps * 32>;
-  static_assert(sizeof(Scratch) <= SharedDecode<Tile>::met_bytes);
+  static_assert(sizeof(Scratch) <= SharedDecode<Tile>::at.met_bytes);
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
   // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
   // The previous kernel may write what this one reads, read what it writes, or clear its counters.
-  const SplitRange split = find_split<Tile>(args, user, *reinterpret_cast<Scratch*>(memory + SharedDecode<Tile>::met),
-                                            wait_for_kernel_before);
+  const SplitRange split = find_split<Tile>(
+      args, user, *reinterpret_cast<Scratch*>(memory + SharedDecode<Tile>::at.met), wait_for_kernel_before);
   if (!reads_queries_first<Tile, User>(args)) wait_for_kernel_before();
   if constexpr (has_fixed_split<Tile>) {
     SplitRange rest = split;

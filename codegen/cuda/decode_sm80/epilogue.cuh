@@ -58,7 +58,7 @@ struct DecodeEpilogue {
   __device__ void put_side_by_side(const float (&o)[Tile::dv / 8][4], int r) const {
     // Missing rows are not read either.
     if (8 * r + lane / 4 < rows) {
-      float* const mine = met() + (warp * Shared::met_rows + lane / 4) * Shared::met_pitch +
+      float* const mine = met() + (warp * Shared::at.met_rows + lane / 4) * Shared::at.met_pitch +
                           (Tile::fp8_kv ? 4 : 2) * (lane & 3);
       if constexpr (Tile::fp8_kv) {
         // The even columns of sixteen come first, then the odd ones.
@@ -79,7 +79,7 @@ struct DecodeEpilogue {
 #pragma unroll
     for (int w = 0; w < Tile::warps; ++w)
       warps[w] = {
-          *reinterpret_cast<const float4*>(met() + (w * Shared::met_rows + row % 8) * Shared::met_pitch + column),
+          *reinterpret_cast<const float4*>(met() + (w * Shared::at.met_rows + row % 8) * Shared::at.met_pitch + column),
           parts_met()[w * Tile::m + row]};
     PartOfRow all;
     all.add(warps);
@@ -89,7 +89,7 @@ struct DecodeEpilogue {
   /// The last block to arrive adds up the tile's parts.
   __device__ void join(SplitTile split_tile) {
     __syncthreads();
-    int& last = *shared_as<int>(Shared::last);
+    int& last = *shared_as<int>(Shared::at.last);
     if (threadIdx.x == 0) {
       wait_for_kernel_before();
       __threadfence();
@@ -128,7 +128,7 @@ struct DecodeEpilogue {
   /// A part in this block's shared memory, with the layout of parts in global memory. It overwrites keys: no loads are
   /// in flight, because such a block has only one tile.
   __device__ unsigned kept_at(int floats) const {
-    return shared + Shared::ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
+    return shared + Shared::at.ring + static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
   }
   __device__ void keep(int row, int column, const PartOfRow& all) const {
     const unsigned into = kept_at(row * Tile::dv + column);
@@ -139,7 +139,7 @@ struct DecodeEpilogue {
   }
   /// The two blocks of a cluster hold the tile's parts in shared memory; each block adds up half of the results.
   __device__ void join_cluster(SplitTile split_tile) {
-    static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::met ||
+    static_assert(Tile::m * (Tile::dv + 2) * static_cast<int>(sizeof(float)) <= Shared::at.met ||
                   Tile::warps < cluster_warps);
     // The other block may store a row's lse where lse_before is, so lse_before is read first.
     read_before();
@@ -202,9 +202,9 @@ struct DecodeEpilogue {
   __device__ T* shared_as(int at) const {
     return reinterpret_cast<T*>(__cvta_shared_to_generic(shared + static_cast<unsigned>(at)));
   }
-  __device__ float* met() const { return shared_as<float>(Shared::met); }
-  __device__ RowPartial* parts_met() const { return shared_as<RowPartial>(Shared::parts); }
-  __device__ float* before_met() const { return shared_as<float>(Shared::before); }
+  __device__ float* met() const { return shared_as<float>(Shared::at.met); }
+  __device__ RowPartial* parts_met() const { return shared_as<RowPartial>(Shared::at.parts); }
+  __device__ float* before_met() const { return shared_as<float>(Shared::at.before); }
 
   /// A part in memory: results of every row that a tile may have, then the rows' sums.
   __device__ int part_rows() const { return args.q_len * heads; }

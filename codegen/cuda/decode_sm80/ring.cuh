@@ -28,9 +28,6 @@ struct SharedDecode {
                                      .element = size,
                                      .kept = kept,
                                      .has_before = has_before<Tile>};
-  static constexpr int ring = at.ring, q = at.q, met = at.met, parts = at.parts, last = at.last, before = at.before,
-                       slot_bytes = at.slot_bytes, ring_bytes = at.ring_bytes, met_rows = at.met_rows,
-                       met_pitch = at.met_pitch, met_bytes = at.met_bytes, bytes = at.bytes;
   static_assert(at.part == sizeof(RowPartial));
 };
 
@@ -58,7 +55,7 @@ struct Ahead {
   __device__ Ahead(const DecodeArgs& args, const User& user, const SplitRange& split, unsigned shared, int from)
       : args(args), user(user), split(split), lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
-        ring(shared + Shared::ring + static_cast<unsigned>(warp * Shared::ring_bytes)), tile(from - 1), step(0),
+        ring(shared + Shared::at.ring + static_cast<unsigned>(warp * Shared::at.ring_bytes)), tile(from - 1), step(0),
         end(0) {
     next();
   }
@@ -87,7 +84,7 @@ struct Ahead {
   template <bool Values>
   __device__ void load() {
     if (end >= 0) {
-      const unsigned into = ring + static_cast<unsigned>(slot * Shared::slot_bytes);
+      const unsigned into = ring + static_cast<unsigned>(slot * Shared::at.slot_bytes);
       const int first = walk.tile(step) * Tile::n;
       if constexpr (Values) {
         rows<VLine, Tile::dv * Shared::kept, Tile::width_v * Shared::kept>(into, v, args.v.batch, first);

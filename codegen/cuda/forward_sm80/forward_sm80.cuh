@@ -21,7 +21,7 @@
 
 namespace attune {
 
-/// What a Tile has. One block of Tile::warps x 32 threads, with Shared80<Tile>::bytes of shared memory, per tile of
+/// What a Tile has. One block of Tile::warps x 32 threads, with Shared80<Tile>::at.bytes of shared memory, per tile of
 /// queries, set of heads and batch entry; packed sequences all get the tiles of the longest.
 template <class Tile>
 concept ForwardTile80 = requires {
@@ -58,8 +58,6 @@ struct Shared80 {
                                       .stages = Tile::stages,
                                       .element = size,
                                       .out_element = ElementOf<typename Tile::Out>::bytes};
-  static constexpr int q = at.q, k = at.k, v = at.v, q_bytes = at.q_bytes, k_bytes = at.k_bytes, v_bytes = at.v_bytes,
-                       bytes = at.bytes;
 };
 
 // ---- the tile of a block -----------------------------------------------------------------------------------------
@@ -148,20 +146,20 @@ struct Block80 {
       const bool there = i < place.heads.count;
       const Rows80 rows = rows_of<Element>(args.q, place.b, place.heads.first + (there ? i : 0), entry.queries.start);
       load_rows<Tile, queries_here, Tile::d * size, Tile::width * size, false, heads>(
-          shared + Shared::q, rows, first, there ? entry.queries.length : 0, i);
+          shared + Shared::at.q, rows, first, there ? entry.queries.length : 0, i);
     }
   }
   __device__ void load_k(int tile, int stage) {
     load_rows<Tile, n, Tile::d * size, Tile::width * size, false>(
-        shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), k, tile * n, entry.keys.length);
+        shared + Shared::at.k + static_cast<unsigned>(stage * Shared::at.k_bytes), k, tile * n, entry.keys.length);
   }
   __device__ void load_v(int tile, int stage) {
     load_rows<Tile, n, Tile::dv * size, Tile::width_v * size, is_float>(
-        shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), v, tile * n, entry.keys.length);
+        shared + Shared::at.v + static_cast<unsigned>(stage * Shared::at.v_bytes), v, tile * n, entry.keys.length);
   }
 
   __device__ Spot<QLine> queries_at() const {
-    return by_rows<QLine>(shared + Shared::q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch), lane);
+    return by_rows<QLine>(shared + Shared::at.q + static_cast<unsigned>(warp * tall * 16 * QLine::pitch), lane);
   }
   __device__ void hold_q() {
     if constexpr (held) {
@@ -175,7 +173,7 @@ struct Block80 {
 
   // S = Q K^T
   __device__ void scores(int stage) {
-    const auto keys = by_bytes<KLine>(shared + Shared::k + static_cast<unsigned>(stage * Shared::k_bytes), lane);
+    const auto keys = by_bytes<KLine>(shared + Shared::at.k + static_cast<unsigned>(stage * Shared::at.k_bytes), lane);
     const auto queries = queries_at();
     const auto load_q = [&](unsigned(&a)[4], int t, int step) {
       if constexpr (held)
@@ -188,7 +186,7 @@ struct Block80 {
   }
 
   __device__ Columns<Element, VLine> values_at(int stage) const {
-    return {shared + Shared::v + static_cast<unsigned>(stage * Shared::v_bytes), lane};
+    return {shared + Shared::at.v + static_cast<unsigned>(stage * Shared::at.v_bytes), lane};
   }
   // O += P V
   __device__ void results(int stage) { add_product<Element, exact, tall, n, Tile::dv>(o, s, values_at(stage)); }

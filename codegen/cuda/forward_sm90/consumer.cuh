@@ -18,7 +18,7 @@ struct ForwardConsumer90 {
   static constexpr bool removes = User::traits.masked || is_packed<Tile>;
 
   Group g;
-  unsigned shared;
+  Shared90<Tile> shared;
   Ring<Tile::q_stages> q;
   Ring<Tile::stages> k;
   Recompute<Tile> recompute;
@@ -28,9 +28,9 @@ struct ForwardConsumer90 {
   int late = 0;                     ///< tiles of keys that this warpgroup leaves out at the beginning
   Place<Tile::stages> with_values;  ///< with two walks: of the keys as if there were those of second walks alone
 
-  __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, unsigned shared, int group, int thread)
-      : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared + Shared::q_full),
-        k(shared + Shared::k_full), recompute{shared}, items{args, shared} {}
+  __device__ ForwardConsumer90(const ForwardArgs& args, const User& user, Shared90<Tile> shared, int group, int thread)
+      : g{args, user, shared, group, thread % 32, thread / 32}, shared(shared), q(shared.q_full()),
+        k(shared.k_full()), recompute{shared}, items{args, shared} {}
 
   // Warpgroups issue in turns: each waits at its own barrier, and the warpgroup before it arrives there.
   __device__ void wait_for_turn() const { named_sync(issue_turn + g.group, 2 * warpgroup_threads); }
@@ -39,9 +39,9 @@ struct ForwardConsumer90 {
   /// The ring of values: one tile after the keys. A first walk loads keys alone.
   __device__ Ring<Tile::stages> values() const {
     if constexpr (two_walks<User>)
-      return Ring<Tile::stages>(shared + Shared::v_full, with_values.before());
+      return Ring<Tile::stages>(shared.v_full(), with_values.before());
     else
-      return Ring<Tile::stages>(shared + Shared::v_full, k.before());
+      return Ring<Tile::stages>(shared.v_full(), k.before());
   }
   /// This warp has read the keys, whose values follow.
   __device__ void release_keys() {
@@ -169,7 +169,7 @@ struct ForwardConsumer90 {
   __device__ void report_found() {
     if (g.lane == 0) recompute.put(me, 0, found);
     __syncwarp();
-    if (g.lane == 0) barrier_arrive(shared + Shared::known);
+    if (g.lane == 0) barrier_arrive(shared.known());
     found = 0;
   }
 
@@ -177,7 +177,7 @@ struct ForwardConsumer90 {
   __device__ void recompute_later(int index) {
     ++found;
     if (g.lane == 0) recompute.put(me, found, index);
-    if (g.lane == 0 && found == Shared::recompute_most - items_ahead<Tile>) recompute.set_list_full(true);
+    if (g.lane == 0 && found == Shared::at.recompute_most - items_ahead<Tile>) recompute.set_list_full(true);
   }
 
   /// O = O / l; stores O, lse and max.
@@ -216,8 +216,8 @@ struct ForwardConsumer90 {
     if constexpr (leave_over_values<Tile>) {
       Place<Tile::stages> place = values();
       for (int i = g.group; i < groups - 1; ++i) place = place.before();
-      if (mine) Ring<Tile::stages>(shared + Shared::v_full, place).wait_until_read();
-      memory = shared + Shared::v + place.stage * Shared::v_bytes;
+      if (mine) Ring<Tile::stages>(shared.v_full(), place).wait_until_read();
+      memory = shared.v()[place.stage];
     } else if constexpr (Tile::own_o) {
       if (g.lane == 0) store_wait_read();
       __syncwarp();
@@ -238,7 +238,7 @@ struct ForwardConsumer90 {
   __device__ void report_left() const {
     if (g.lane == 0) {
       store_wait_read();
-      barrier_arrive(shared + Shared::results_left);
+      barrier_arrive(shared.results_left());
     }
     __syncwarp();
   }
@@ -406,7 +406,7 @@ struct ForwardInTurn90 : ForwardConsumer90<Group, Tile, User> {
   /// A row without a maximum has no results, so its first tile may scale them.
   template <bool Partial>
   __device__ void visit(int tile, bool recomputing) {
-    const Ring<Tile::stages> v(this->shared + Shared::v_full, k);
+    const Ring<Tile::stages> v(this->shared.v_full(), k);
     g.template read_columns<Partial>(tile);
     g.template look_ahead<Partial>(tile);
     g.draw(tile);

@@ -86,8 +86,7 @@ struct WarpgroupE4m3 : WarpgroupOfE4m3<Tile, User> {
 
   float products[Tile::dv / 2];  ///< P V of the last tile
 
-  __device__ static void transpose_v(const ForwardArgs& args, unsigned shared) {
-    using Shared = Shared90<Tile>;
+  __device__ static void transpose_v(const ForwardArgs& args, Shared90<Tile> shared) {
     const Transposer<Tile> transposer{uniform(static_cast<int>(threadIdx.x) / 32 - 2),
                                       static_cast<int>(threadIdx.x) % 32};
     Place<Tile::stages> v;  // the place in both rings: one each took 2 % of the kernel's rate
@@ -99,12 +98,11 @@ struct WarpgroupE4m3 : WarpgroupOfE4m3<Tile, User> {
       if (item.index == Item::stop) return;
 #pragma unroll 1
       for (int i = 0; i < item.walk.count; ++i) {
-        const StageBarriers loaded{shared + Shared::loaded_full + StageBarriers::bytes * v.stage},
-            transposed{shared + Shared::v_full + StageBarriers::bytes * v.stage};
+        const StageBarriers loaded = StageBarriers{shared.loaded_full()}[v.stage],
+                            transposed = StageBarriers{shared.v_full()}[v.stage];
         loaded.wait(v.phase);
         transposed.acquire(v.phase);
-        transposer.transpose(shared + Shared::loaded + v.stage * Shared::loaded_bytes,
-                             shared + Shared::v + v.stage * Shared::v_bytes);
+        transposer.transpose(shared.loaded(v.stage), shared.v()[v.stage]);
         proxy_fence();
         __syncwarp();
         if (transposer.lane == 0) {
@@ -118,7 +116,7 @@ struct WarpgroupE4m3 : WarpgroupOfE4m3<Tile, User> {
 
   __device__ void values(int stage, int) {
     constexpr int steps = n / 32, of_fours = steps / 4 * 4, chunk = Tile::dv * chunk_bytes >> 4;
-    const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes);
+    const unsigned long long b = descriptor(shared.v()[stage]);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < of_fours; i += 4)
@@ -167,7 +165,7 @@ struct WarpgroupWideE4m3 : WarpgroupOfE4m3<Tile, User> {
   }
   /// O += P V, complete when it returns.
   __device__ void values(int stage) {
-    const unsigned long long values = descriptor(shared + Shared::v + stage * Shared::v_bytes);
+    const unsigned long long values = descriptor(shared.v()[stage]);
     float products[ahead + 1][columns / 2];
     add_parts<0>(products, values);
   }

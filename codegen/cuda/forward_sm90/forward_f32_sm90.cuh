@@ -62,9 +62,9 @@ struct Warpgroup1Tf32 : WarpgroupF32<Tile, User> {
 
   /// Rounds the warp's rows where they lie.
   __device__ void prepare_queries(int stage) {
-    const unsigned rows = shared + Shared::q + stage * Shared::q_bytes + (64 * group + 16 * warp) * chunk_bytes;
+    const unsigned rows = shared.q()[stage].from(64 * group + 16 * warp);
 #pragma unroll 4
-    for (int i = 0; i < Shared::d_chunks * 4; ++i) {
+    for (int i = 0; i < Shared::at.d_chunks * 4; ++i) {
       const unsigned at = rows + i / 4 * (Tile::m * chunk_bytes) + (i % 4 * 32 + lane) * 16;
       const uint4 x = shared_get_words(at);
       shared_put(at, tf32(x.x), tf32(x.y), tf32(x.z), tf32(x.w));
@@ -73,7 +73,7 @@ struct Warpgroup1Tf32 : WarpgroupF32<Tile, User> {
     named_sync(queries_read + group, warpgroup_threads);
   }
   __device__ void values(int stage, int add) {
-    const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes);
+    const unsigned long long b = descriptor(shared.v()[stage]);
     constexpr int chunk = Tile::dv * chunk_bytes >> 4;
     wgmma_fence();
 #pragma unroll
@@ -135,13 +135,12 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
 
   /// S = Q K^T, complete when it returns.
   __device__ void scores(int q_stage, int stage) {
-    const unsigned rows = shared + Shared::q + q_stage * Shared::q_bytes +
-                          (64 * group + 16 * warp + (lane & 15)) * chunk_bytes;
+    const unsigned rows = shared.q()[q_stage].from(64 * group + 16 * warp + (lane & 15));
     const auto load = [&](unsigned(&x)[4], int step) {
       load_blocks(x, rows + step / 4 * (Tile::m * chunk_bytes) + ((2 * (step % 4) + (lane >> 4) ^ (lane & 7)) << 4));
     };
-    const unsigned keys = here(shared + Shared::k + stage * Shared::k_bytes);
-    const unsigned long long b = descriptor(keys), b_rest = descriptor(keys + Shared::k_bytes / 2);
+    const unsigned keys = here(shared.k()[stage]);
+    const unsigned long long b = descriptor(keys), b_rest = descriptor(keys + Shared::at.k_bytes / 2);
     constexpr int steps = Tile::d / 8, chunk = n * chunk_bytes >> 4;
     float low[n / 2] = {};
     for (float& x : s) x = 0;
@@ -169,8 +168,8 @@ struct Warpgroup3Tf32 : WarpgroupF32<Tile, User> {
     constexpr int chunk = Tile::dv * chunk_bytes >> 4;
 #pragma unroll
     for (int first = 0; first < Tile::dv; first += columns) {
-      const unsigned values = here(shared + Shared::v + stage * Shared::v_bytes);
-      const unsigned long long b = descriptor(values), b_rest = descriptor(values + Shared::v_bytes / 2);
+      const unsigned values = here(shared.v()[stage]);
+      const unsigned long long b = descriptor(values), b_rest = descriptor(values + Shared::at.v_bytes / 2);
       float sum[columns / 2] = {}, low[columns / 2] = {};
       pin(s);
 #pragma unroll

@@ -54,8 +54,8 @@ struct Warpgroup90 : ForwardSoftmax90<Tile, User> {
   __device__ void prepare_queries(int) {}
   /// S = Q K^T with the keys of this stage, issued but not awaited.
   __device__ void scores(int q_stage, int stage) {
-    const unsigned long long a = descriptor(shared + Shared::q + q_stage * Shared::q_bytes + group * 64 * chunk_bytes);
-    const unsigned long long b = descriptor(shared + Shared::k + stage * Shared::k_bytes);
+    const unsigned long long a = descriptor(shared.q()[q_stage].from(64 * group));
+    const unsigned long long b = descriptor(shared.k()[stage]);
     constexpr int a_chunk = Tile::m * chunk_bytes >> 4, b_chunk = n * chunk_bytes >> 4,
                   chunks = Tile::d / Shared::chunk, step = 32 / bytes;  // columns of a product
 #pragma unroll
@@ -68,7 +68,7 @@ struct Warpgroup90 : ForwardSoftmax90<Tile, User> {
     wgmma_commit();
   }
   __device__ void values(int stage, int add) {
-    const unsigned long long b = descriptor(shared + Shared::v + stage * Shared::v_bytes, n * chunk_bytes);
+    const unsigned long long b = descriptor(shared.v()[stage], n * chunk_bytes);
     wgmma_fence();
     constexpr int step = 16 * chunk_bytes >> 4, steps = n / 16, of_fours = steps / 4 * 4;
 #pragma unroll
@@ -107,19 +107,18 @@ constexpr Block90 block_of = forward_block90(Tile::m, blocks_of_sm<Tile>, is_per
 
 /// One thread initialises the barriers of a block.
 template <class Tile>
-__device__ inline void init_barriers(unsigned shared) {
-  using Shared = Shared90<Tile>;
+__device__ inline void init_barriers(Shared90<Tile> shared) {
   constexpr unsigned warps = Tile::m / 16;  // consumer warps
-  Ring<Tile::q_stages>::init(shared + Shared::q_full, 1, warps);
-  Ring<Tile::stages>::init(shared + Shared::k_full, 1 + number_warps<Tile>, warps);
-  Ring<Tile::stages>::init(shared + Shared::v_full, transposes_values<Tile> ? turners<Tile> : 1, warps);
-  if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared + Shared::loaded_full, 1, turners<Tile>);
-  barrier_init(shared + Shared::known, warps);
-  if constexpr (leave_over_values<Tile>) barrier_init(shared + Shared::results_left, warps);
-  shared_put(shared + Shared::list_full, 0);
-  Ring<items_ahead<Tile>>::init(shared + Shared::item_full, 1,
+  Ring<Tile::q_stages>::init(shared.q_full(), 1, warps);
+  Ring<Tile::stages>::init(shared.k_full(), 1 + number_warps<Tile>, warps);
+  Ring<Tile::stages>::init(shared.v_full(), transposes_values<Tile> ? turners<Tile> : 1, warps);
+  if constexpr (transposes_values<Tile>) Ring<Tile::stages>::init(shared.loaded_full(), 1, turners<Tile>);
+  barrier_init(shared.known(), warps);
+  if constexpr (leave_over_values<Tile>) barrier_init(shared.results_left(), warps);
+  shared_put(shared.list_full(), 0);
+  Ring<items_ahead<Tile>>::init(shared.item_full(), 1,
                                 warps + 1 + turners<Tile> + number_warps<Tile> + values_have_warp<Tile>);
-  if constexpr (is_per_entry<Tile>) barrier_init(shared + Shared::tail, 1);
+  if constexpr (is_per_entry<Tile>) barrier_init(shared.tail(), 1);
   barrier_init_done();
 }
 
@@ -127,8 +126,8 @@ __device__ inline void init_barriers(unsigned shared) {
 template <class Group, ForwardTile Tile, class User, class Consumer = ForwardConsumer90<Group, Tile, User>>
 __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, const User& user) {
   extern __shared__ unsigned char memory[];
-  const unsigned shared = (shared_address(memory) + 1023) & ~1023u;
-  if (threadIdx.x == 0) init_barriers<Tile>(shared);
+  const Shared90<Tile> shared{(shared_address(memory) + 1023) & ~1023u};
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
   // This kernel may start before lists are written, values transposed, or keys copied out of their pages.
   if constexpr (User::traits.listed || come_transposed<Tile> || are_gathered<Tile>) wait_for_kernel_before();

@@ -13,9 +13,8 @@ namespace attune {
 
 /// Where the numbers for the keys in this place are.
 template <class Tile>
-__device__ inline unsigned numbers_of(unsigned shared, const Place<Tile::stages>& keys) {
-  using Shared = Shared90<Tile>;
-  return shared + Shared::numbers + (keys.phase * Tile::stages + keys.stage) * Shared::numbers_bytes;
+__device__ inline unsigned numbers_of(Shared90<Tile> shared, const Place<Tile::stages>& keys) {
+  return shared.base + shared.at.numbers + (keys.phase * Tile::stages + keys.stage) * shared.at.numbers_bytes;
 }
 
 /// Computes the numbers of each tile. When consumer warps read the captured tensors themselves, they waited for these
@@ -28,12 +27,12 @@ struct FindNumbers90 {
 
   const ForwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared90<Tile> shared;
   int warp, lane;
-  Ring<Tile::stages> k{shared + Shared::k_full};
+  Ring<Tile::stages> k{shared.k_full()};
   Items<Tile, User> items{args, shared};
 
-  __device__ FindNumbers90(const ForwardArgs& args, const User& user, unsigned shared, int warp, int lane)
+  __device__ FindNumbers90(const ForwardArgs& args, const User& user, Shared90<Tile> shared, int warp, int lane)
       : args(args), user(user), shared(shared), warp(warp), lane(lane) {}
 
   /// Calls find(head, at, origin, kv) for each tile of queries and of keys, whose first positions these are.
@@ -90,7 +89,7 @@ struct FindColumns90 : FindNumbers90<Tile, User> {
 
  private:
   __device__ void find(const typename User::Head& head, const Where& at, int origin, int kv) const {
-    const unsigned to = numbers_of<Tile>(shared, k);
+    const unsigned to = numbers_of(shared, k);
     typename User::Col cols[(n + lanes - 1) / lanes];
     const auto each = [&](const auto& f) {
 #pragma unroll
@@ -102,7 +101,7 @@ struct FindColumns90 : FindNumbers90<Tile, User> {
     each([&](typename User::Col& col, int column) { col = user.col(head, at, origin, kv + column); });
     each([&](const typename User::Col& col, int column) {
       const auto is = ColumnWords<Tile, typename User::Col>::of(col);
-      const unsigned line = to + column / 2 % 4 * Shared::columns_line + 4 * words * (column / 8 * 2 + column % 2);
+      const unsigned line = to + column / 2 % 4 * Shared::at.columns_line + 4 * words * (column / 8 * 2 + column % 2);
 #pragma unroll
       for (int w = 0; w < words; ++w) shared_put(line + 4 * w, is.words[w]);
     });
@@ -114,7 +113,7 @@ struct FindColumns90 : FindNumbers90<Tile, User> {
       });
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-      if (lane == 0) shared_put(to + Shared::columns_most + 4 * warp, __float_as_uint(most));
+      if (lane == 0) shared_put(to + Shared::at.columns_most + 4 * warp, __float_as_uint(most));
     }
   }
 };
@@ -133,7 +132,7 @@ struct Columns90 {
     constexpr int at_once = 4 / words;  // columns
 #pragma unroll
     for (int c = 0; c < Tile::n / 4; c += at_once) {
-      const uint4 four = shared_get_words(shared + (lane & 3) * Shared::columns_line + 4 * words * c);
+      const uint4 four = shared_get_words(shared + (lane & 3) * Shared::at.columns_line + 4 * words * c);
       const unsigned of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < at_once; ++j) {
@@ -145,7 +144,7 @@ struct Columns90 {
     }
   }
   __device__ Col at(int column) const {
-    const unsigned line = shared + column / 2 % 4 * Shared::columns_line + 4 * words * (column / 8 * 2 + column % 2);
+    const unsigned line = shared + column / 2 % 4 * Shared::at.columns_line + 4 * words * (column / 8 * 2 + column % 2);
     ColumnWords<Tile, Col> is;
 #pragma unroll
     for (int w = 0; w < words; ++w) is.words[w] = static_cast<unsigned>(shared_get(line + 4 * w));
@@ -153,7 +152,7 @@ struct Columns90 {
   }
   /// The largest term() of all columns.
   __device__ float most() const {
-    const float2 most = shared_get2(shared + Shared::columns_most);
+    const float2 most = shared_get2(shared + Shared::at.columns_most);
     return fmaxf(most.x, most.y);
   }
 };
@@ -176,7 +175,7 @@ struct FindDistances90 : FindNumbers90<Tile, User> {
 
  private:
   __device__ void find(const typename User::Head& head, const Where& at, int q, int kv) const {
-    const unsigned to = numbers_of<Tile>(shared, k) + 4 * (32 * warp + lane);
+    const unsigned to = numbers_of(shared, k) + 4 * (32 * warp + lane);
     float x[(count + lanes - 1) / lanes];
     // All reads before the stores that need them.
     const auto each = [&](const auto& f) {
@@ -189,7 +188,7 @@ struct FindDistances90 : FindNumbers90<Tile, User> {
     // The first number of the second copy begins no pair, and goes to the gap before it.
     each([&](float x, int, unsigned to) {
       shared_put(to, __float_as_uint(x));
-      shared_put(to + Shared::distant_copy - 4, __float_as_uint(x));
+      shared_put(to + Shared::at.distant_copy - 4, __float_as_uint(x));
     });
   }
 };
@@ -205,7 +204,7 @@ struct Distances90 {
   __device__ void each(const F& f) const {
     // Of score i = 0, r = 0, e = 0. A step of i moves by 8 numbers, as does r, back.
     const int first = Tile::m - 1 - row - lane / 4 + 2 * (lane & 3);
-    const unsigned from = shared + 4 * (first & ~1) + (first & 1) * Shared90<Tile>::distant_copy;
+    const unsigned from = shared + 4 * (first & ~1) + (first & 1) * Shared90<Tile>::at.distant_copy;
     float2 now = shared_get2(from - 32);
 #pragma unroll
     for (int i = 0; i < Tile::n / 8; ++i) {
@@ -273,7 +272,7 @@ struct DrawWords90 : FindNumbers90<Tile, User> {
       const KeptDraws<User> draws(user, head, at);
       const auto draw = [&](int i) {
         const int word = by_word ? warp : i, row = 32 * (by_word ? i : warp) + lane;
-        shared_put(numbers_of<Tile>(shared, k) + 4 * static_cast<unsigned>(Tile::m * word + row),
+        shared_put(numbers_of(shared, k) + 4 * static_cast<unsigned>(Tile::m * word + row),
                    draws.template from<!is_per_entry<Tile>>(q + row, static_cast<unsigned>(kv + 32 * word)));
       };
       // Two at a time, whose blocks of Philox hide each other's latency. All four at once were 2 % slower.

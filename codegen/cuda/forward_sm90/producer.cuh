@@ -79,19 +79,19 @@ struct TmaKeys : KeyRows<Tile> {
   __device__ int box_batch() const { return is_packed<Tile> ? 0 : batch; }
 
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
-    barrier_expect(full, Shared::k_bytes);
-    for (int c = 0; c < Shared::d_chunks; ++c)
+    barrier_expect(full, Shared::at.k_bytes);
+    for (int c = 0; c < Shared::at.d_chunks; ++c)
       load_box(into + c * Tile::n * chunk_bytes, args.k_map, full, c * Shared::chunk, keys.start + row, head,
                box_batch());
   }
   __device__ void load_values(unsigned into, unsigned full, int row) const {
-    barrier_expect(full, Shared::loaded_bytes);
+    barrier_expect(full, Shared::at.loaded_bytes);
     if constexpr (come_transposed<Tile>) {
       // A tile is one box. The tiles of a packed sequence begin at its place.
       const int place = is_packed<Tile> ? keys.start / Tile::n + b : 0;
-      load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::transposed_rows, head, box_batch());
+      load_box(into, args.v_map, full, 0, (place + row / Tile::n) * Shared::at.transposed_rows, head, box_batch());
     } else {
-      for (int c = 0; c < Shared::dv_chunks; ++c)
+      for (int c = 0; c < Shared::at.dv_chunks; ++c)
         load_box(into + c * Tile::n * chunk_bytes, args.v_map, full, c * Shared::chunk, keys.start + row, head,
                  box_batch());
     }
@@ -112,12 +112,12 @@ struct SplitKeys : KeyRows<Tile> {
   __device__ Places look_up(int row) const { return row; }
 
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
-    barrier_expect(full, Shared::k_bytes);
-    load<Shared::d_chunks * Tile::n>(into, args.k_map, full, row);
+    barrier_expect(full, Shared::at.k_bytes);
+    load<Shared::at.d_chunks * Tile::n>(into, args.k_map, full, row);
   }
   __device__ void load_values(unsigned into, unsigned full, int row) const {
-    barrier_expect(full, Shared::loaded_bytes);
-    load<Shared::transposed_rows>(into, args.v_map, full, row);
+    barrier_expect(full, Shared::at.loaded_bytes);
+    load<Shared::at.transposed_rows>(into, args.v_map, full, row);
   }
 
  private:
@@ -157,7 +157,7 @@ struct EntryKeys : KeyRows<Tile> {
   unsigned tail_phase = 0;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
-  __device__ EntryKeys(const ForwardArgs& args, unsigned shared) : Rows(args), tail(shared + Shared::tail) {}
+  __device__ EntryKeys(const ForwardArgs& args, unsigned shared) : Rows(args), tail(Shared{shared}.tail()) {}
 
   __device__ Places look_up(int row) const {
     Places out;
@@ -176,19 +176,19 @@ struct EntryKeys : KeyRows<Tile> {
   }
 
   __device__ void load_keys(unsigned into, unsigned full, const Places& at) const {
-    load<Shared::d_chunks>(into, args.k_map, full, at);
+    load<Shared::at.d_chunks>(into, args.k_map, full, at);
   }
   /// The box with the last key also loads the rows after it. A tile of queries visits at most one such tile of keys.
   __device__ void load_values(unsigned into, unsigned full, const Places& at) {
     const int rows = keys.length - at.row, loaded = min((rows + box - 1) / box * box, Tile::n);
-    if (rows >= loaded) return load<Shared::dv_chunks>(into, args.v_map, full, at);
-    load<Shared::dv_chunks>(into, args.v_map, tail, at);
+    if (rows >= loaded) return load<Shared::at.dv_chunks>(into, args.v_map, full, at);
+    load<Shared::at.dv_chunks>(into, args.v_map, tail, at);
     barrier_wait(tail, tail_phase);
     __syncwarp();
     tail_phase ^= 1;
     constexpr int units = chunk_bytes / 16;
 #pragma unroll 1
-    for (int c = 0; c < Shared::dv_chunks; ++c)
+    for (int c = 0; c < Shared::at.dv_chunks; ++c)
 #pragma unroll 1
       for (int i = rows * units + lane; i < loaded * units; i += 32)
         shared_put(into + c * Tile::n * chunk_bytes + i * 16, 0u, 0u, 0u, 0u);
@@ -282,12 +282,12 @@ struct ForwardProducer90 {
   static constexpr bool has_keys = what != Loads::values, has_values = what != Loads::keys;
 
   const ForwardArgs& args;
-  unsigned shared;
+  Shared90<Tile> shared;
   int lane;
-  Ring<Tile::q_stages> q{shared + Shared::q_full};
-  Ring<Tile::stages> k{shared + Shared::k_full}, v{shared + Shared::loaded_full};
+  Ring<Tile::q_stages> q{shared.q_full()};
+  Ring<Tile::stages> k{shared.k_full()}, v{shared.loaded_full()};
   Items<Tile, User> items{args, shared};
-  Source source{args, shared};
+  Source source{args, shared.base};
   unsigned results_phase = 1;  ///< parity of what results_left has completed
 
   /// True if this lane of the producer warp loads.
@@ -322,7 +322,7 @@ struct ForwardProducer90 {
   /// Waits until the results of the tile of queries before have left the memory of values.
   __device__ void wait_for_results() {
     if constexpr (leave_over_values<Tile>) {
-      barrier_wait(shared + Shared::results_left, results_phase);
+      barrier_wait(shared.results_left(), results_phase);
       results_phase ^= 1;
     }
   }
@@ -348,9 +348,9 @@ struct ForwardProducer90 {
     q.next();
   }
   __device__ void load_boxes(const Work& work, int head, int batch, int position) const {
-    barrier_expect(q.full(), Shared::q_bytes);
-    for (int c = 0; c < Shared::d_chunks; ++c) {
-      const unsigned into = shared + Shared::q + q.stage * Shared::q_bytes + c * Tile::m * chunk_bytes;
+    barrier_expect(q.full(), Shared::at.q_bytes);
+    for (int c = 0; c < Shared::at.d_chunks; ++c) {
+      const unsigned into = shared.q()[q.stage] + c * Tile::m * chunk_bytes;
       if constexpr (Tile::heads == 1)
         load_box(into, args.q_map, q.full(), c * Shared::chunk, position, work.heads.first, batch);
       else
@@ -366,7 +366,7 @@ struct ForwardProducer90 {
 #pragma unroll 1
     for (int i = 0; i < walk.count; ++i) {
       k.acquire();
-      source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
+      source.load_keys(shared.k()[k.stage], k.full(), here);
       k.next();
       if (queries && i == 0) load_queries(item);
       here = next;
@@ -394,14 +394,14 @@ struct ForwardProducer90 {
       if (light && i == walk.count - 1) let_schedule();
       if (has_keys && i < walk.count) {
         k.acquire();
-        source.load_keys(shared + Shared::k + k.stage * Shared::k_bytes, k.full(), here);
+        source.load_keys(shared.k()[k.stage], k.full(), here);
         k.next();
         if (keys_first && !two_walks<User> && i == 0) load_queries(item);
       }
       if (has_values && i >= behind) {
         v.acquire();
         if (i == behind) wait_for_results();
-        source.load_values(shared + Shared::loaded + v.stage * Shared::loaded_bytes, v.full(), behind ? before : here);
+        source.load_values(shared.loaded(v.stage), v.full(), behind ? before : here);
         v.next();
       }
       if constexpr (behind) before = here;

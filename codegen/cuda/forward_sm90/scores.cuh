@@ -37,7 +37,7 @@ struct ForwardScores90 {
 
   const ForwardArgs& args;
   const User& user;
-  unsigned shared;
+  Shared90<Tile> shared;
   int group, lane, warp;
   float s[n / 2], o[Tile::dv / 2];
   unsigned p[n / 8 * bytes];
@@ -138,7 +138,7 @@ struct ForwardScores90 {
 
   /// The numbers for distances or columns, and drawn words, are those that came with the keys in this place.
   __device__ void take_numbers(const Place<Tile::stages>& keys) {
-    if constexpr (has_distant || has_columns || is_drawn) numbers = numbers_of<Tile>(shared, keys);
+    if constexpr (has_distant || has_columns || is_drawn) numbers = numbers_of(shared, keys);
   }
   __device__ auto columns() const { return Columns90<Tile, typename User::Col>{numbers, lane}; }
 
@@ -238,11 +238,12 @@ struct ForwardScores90 {
       const int q = origin + query(0);
       if (there) copied_read().start(copied, head, at, q, q_end() - q, first_key(tile));
       copy_commit();
-      copied ^= Shared::copied_bytes;
+      copied ^= Shared::at.copied_bytes;
     }
   }
   __device__ auto copied_read() const {
-    return CopiedRead90<Tile, User>{{user, shared + Shared::copied + (4 * group + warp) * Shared::copied_warp, lane}};
+    return CopiedRead90<Tile, User>{
+        {user, shared.base + Shared::at.copied + (4 * group + warp) * Shared::at.copied_warp, lane}};
   }
   __device__ auto distances() const { return Distances90<Tile>{numbers, 64 * group + 16 * warp, lane}; }
   template <bool Partial>

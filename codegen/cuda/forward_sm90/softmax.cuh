@@ -389,7 +389,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   __device__ void store(const Work& work, unsigned memory) {
     if constexpr (is_in_parts<Tile>) return leave(work);
     const unsigned into = leave_over_values<Tile> ? memory + 16 * warp * chunk_bytes
-                                                  : shared + Shared::o + (64 * group + 16 * warp) * chunk_bytes;
+                                                  : shared.o().from(64 * group + 16 * warp);
     const int line = lane & 15;
 #pragma unroll
     for (int i = 0; i < Tile::dv / 16; ++i) {
@@ -405,7 +405,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
       store_some(work, into, q);
     } else if (lane == 0) {
       const int first = work.heads.first, batch = is_packed<Tile> ? 0 : work.b;
-      for (int c = 0; c < Shared::o_chunks; ++c) {
+      for (int c = 0; c < Shared::at.o_chunks; ++c) {
         const unsigned from = into + c * o_stride;
         if constexpr (Tile::heads == 1)
           store_box(args.o_map, from, c * Shared::o_chunk, entry.queries.start + q, first, batch);
@@ -465,7 +465,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   /// Recomputes rows pair by pair, some fifty times slower, if values are non-finite and pairs are masked out: a
   /// masked-out value must not reach a result, and a matrix product skips nothing. A warp takes one row after another.
   __device__ void by_pairs(const Work& work, const Walk& walk) {
-    Source source(args, shared);
+    Source source(args, shared.base);
     source.enter(work.b, work.heads.first / args.group, entry);
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {

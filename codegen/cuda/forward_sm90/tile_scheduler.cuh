@@ -107,7 +107,7 @@ constexpr bool begins_late = User::traits.skips && !User::traits.listed && Tile:
                              Tile::m % Tile::n != 0 && ElementOf<typename Tile::Element>::bytes == 2 &&
                              !two_walks<User>;
 
-/// Offsets into shared memory, from layout/.
+/// The shared memory of a block: addresses, from layout/.
 template <class Tile>
 struct Shared90 {
   static constexpr int chunk = chunk_columns<typename Tile::Element>, o_chunk = chunk_columns<typename Tile::Out>;
@@ -129,16 +129,30 @@ struct Shared90 {
                                       .items = items_ahead<Tile>,
                                       .per_entry = is_per_entry<Tile>,
                                       .parts = parts_of<Tile> > 1 ? parts_of<Tile> : 1};
-  static constexpr int q = at.q, k = at.k, v = at.v, loaded = at.loaded, o = at.o, q_bytes = at.q_bytes,
-                       k_bytes = at.k_bytes, v_bytes = at.v_bytes, loaded_bytes = at.loaded_bytes,
-                       d_chunks = at.d_chunks, dv_chunks = at.dv_chunks, o_chunks = at.o_chunks,
-                       transposed_rows = at.transposed_rows, q_full = at.q_full, k_full = at.k_full, v_full = at.v_full,
-                       loaded_full = at.loaded_full, item_full = at.item_full, known = at.known,
-                       list_full = at.list_full, results_left = at.results_left, item = at.item, warps = at.warps,
-                       recompute_most = at.recompute_most, recompute = at.recompute, copied = at.copied,
-                       copied_warp = at.copied_warp, copied_bytes = at.copied_bytes, numbers = at.numbers,
-                       distant_copy = at.distant_copy, numbers_bytes = at.numbers_bytes, columns_line = at.columns_line,
-                       columns_most = at.columns_most, item_bytes = at.item_bytes, tail = at.tail, bytes = at.bytes;
+  static constexpr int n = Tile::n, parts = at.parts;
+  using Element = typename Tile::Element;
+  /// Products of 8 and 32 bits read values with keys along rows.
+  using Values =
+      Either<sizeof(Element) == 2, SharedTile<n, Tile::dv, Element>, SharedTile<Tile::dv, parts * n, Element>>;
+  static_assert(Values::bytes == at.v_bytes);
+
+  unsigned base;
+
+  __device__ SharedTile<Tile::m, Tile::d, Element> q() const { return {base + at.q}; }
+  __device__ SharedTile<n, parts * Tile::d, Element> k() const { return {base + at.k}; }
+  __device__ Values v() const { return {base + at.v}; }
+  /// Where values load.
+  __device__ unsigned loaded(int stage) const { return base + at.loaded + stage * at.loaded_bytes; }
+  __device__ SharedTile<Tile::m, Tile::dv, typename Tile::Out> o() const { return {base + at.o}; }
+  __device__ unsigned q_full() const { return base + at.q_full; }
+  __device__ unsigned k_full() const { return base + at.k_full; }
+  __device__ unsigned v_full() const { return base + at.v_full; }
+  __device__ unsigned loaded_full() const { return base + at.loaded_full; }
+  __device__ unsigned item_full() const { return base + at.item_full; }
+  __device__ unsigned known() const { return base + at.known; }
+  __device__ unsigned list_full() const { return base + at.list_full; }
+  __device__ unsigned results_left() const { return base + at.results_left; }
+  __device__ unsigned tail() const { return base + at.tail; }
 };
 
 // ---- which tile of queries ---------------------------------------------------------------------------------------
@@ -216,17 +230,17 @@ struct Item {
 template <class Tile>
 struct Recompute {
   using Shared = Shared90<Tile>;
-  unsigned shared;
+  Shared90<Tile> shared;
 
   __device__ unsigned at(int warp, int i) const {
-    return shared + Shared::recompute + 4 * (warp * (Shared::recompute_most + 1) + i);
+    return shared.base + shared.at.recompute + 4 * (warp * (shared.at.recompute_most + 1) + i);
   }
   __device__ void put(int warp, int i, int value) const { shared_put(at(warp, i), value); }
   __device__ int get(int warp, int i) const { return shared_get(at(warp, i)); }
   __device__ int count(int warp) const { return get(warp, 0); }
   /// True if a warp's list holds only as many more tiles as may be in flight: listed tiles are then recomputed first.
-  __device__ bool list_full() const { return shared_get_flag(shared + Shared::list_full) != 0; }
-  __device__ void set_list_full(bool is) const { shared_put_flag(shared + Shared::list_full, is); }
+  __device__ bool list_full() const { return shared_get_flag(shared.list_full()) != 0; }
+  __device__ void set_list_full(bool is) const { shared_put_flag(shared.list_full(), is); }
 
   struct Next {
     int index, owners;
@@ -236,7 +250,7 @@ struct Recompute {
   __device__ Next after(int last) const {
     Next next{0x7fffffff, 0};
 #pragma unroll 1
-    for (int warp = 0; warp < Shared::warps; ++warp)
+    for (int warp = 0; warp < shared.at.warps; ++warp)
 #pragma unroll 1
       for (int i = 1; i <= count(warp); ++i) {
         const int index = get(warp, i);
@@ -255,14 +269,16 @@ struct Items {
   /// What is the same for all entries is not handed over: of dense calls all, of packed ones the offsets; the offset of
   /// keys is the call's.
   static constexpr int words = sizeof(Item) / 4 - (is_per_entry<Tile> ? 1 : is_packed<Tile> ? 2 : 6);
-  static_assert(4 * words <= Shared::item_bytes);
+  static_assert(4 * words <= Shared::at.item_bytes);
 
   const ForwardArgs& args;
-  unsigned shared;
-  Ring<items_ahead<Tile>> ring{shared + Shared::item_full};
+  Shared90<Tile> shared;
+  Ring<items_ahead<Tile>> ring{shared.item_full()};
   int late = 0;  ///< of the item taken last, see lateness()
 
-  __device__ unsigned at(int word) const { return shared + Shared::item + Shared::item_bytes * ring.stage + 4 * word; }
+  __device__ unsigned at(int word) const {
+    return shared.base + shared.at.item + shared.at.item_bytes * ring.stage + 4 * word;
+  }
 
   /// Waits until all warps have read an earlier item. Scheduling this late makes blocks end more evenly.
   __device__ void wait_for_room() const { ring.acquire(); }
@@ -347,7 +363,7 @@ __device__ inline Item item_of(const ForwardArgs& args, const User& user, int q_
 /// time of short sequences. Every tile is computed once, and recomputed for the warps that list it. Timing decides when
 /// lists are worked off, but not which tiles are on them.
 template <class Tile, class User>
-__device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, unsigned shared) {
+__device__ inline void schedule_tiles(const ForwardArgs& args, const User& user, Shared90<Tile> shared) {
   const Schedule<Tile, User::traits.skips && Tile::dynamic> schedule(args);
   Items<Tile, User> items{args, shared};
   const auto give = [&](int index, int owners) {
@@ -373,7 +389,7 @@ __device__ inline void schedule_tiles(const ForwardArgs& args, const User& user,
     }
     if constexpr (recomputes<Tile, User>) {
       say(Item::pause);
-      barrier_wait(shared + Shared90<Tile>::known, phase);
+      barrier_wait(shared.known(), phase);
       phase ^= 1;
       recompute.set_list_full(false);
       for (auto next = recompute.after(-1); next.owners; next = recompute.after(next.index)) {

@@ -14,8 +14,8 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   using Base::Base;
   using typename Base::Element, typename Base::Rows, typename Base::Shared;
   /// A warp's memory for its rows: all of this warpgroup's columns in 16 bits, or 64 of them in f32.
-  static constexpr int staged_bytes = Shared::half_chunks * Shared::chunk_size / 4;
-  static_assert(16 * 64 * 4 <= staged_bytes && 8 * staged_bytes <= Shared::q_bytes);
+  static constexpr int staged_bytes = Shared::at.half_chunks * Shared::at.chunk_size / 4;
+  static_assert(16 * 64 * 4 <= staged_bytes && 8 * staged_bytes <= Shared::at.q_bytes);
   /// Whether each lane stores eight columns at a time, and a warp a row.
   static constexpr bool by_eights = columns == 256 && sizeof(typename Tile::Out) == 2 && Tile::store >= 16 &&
                                     !has_before<Tile>;
@@ -23,7 +23,7 @@ struct MlaEpilogue90 : MlaWarpgroup90<Tile, User, Group> {
   /// Adds both warpgroups' sums of this thread's rows, in the same order in both warpgroups.
   __device__ void meet(int parity, int row, int lane, RowPartial (&part)[2]) const {
     const auto at = [&](int group) {
-      return shared + Shared::sums + (2 * parity + group) * Shared::row_numbers + 4 * row;
+      return shared + Shared::at.sums + (2 * parity + group) * Shared::at.row_numbers + 4 * row;
     };
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

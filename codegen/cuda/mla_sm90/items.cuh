@@ -134,28 +134,26 @@ struct SharedMla {
                                   .dv = Tile::dv,
                                   .stages = Tile::stages,
                                   .element = ElementOf<typename Tile::Element>::bytes};
-  static constexpr int chunk = at.chunk, chunks = at.chunks, v_chunks = at.v_chunks, half_chunks = at.half_chunks,
-                       chunk_size = at.chunk_size, stage_bytes = at.stage_bytes, q = at.q, keys = at.keys, p = at.p,
-                       tops = at.tops, sums = at.sums, split = at.split, items = at.items, q_full = at.q_full,
-                       q_empty = at.q_empty, stage_barriers = at.stage_barriers, of_stage = at.of_stage,
-                       q_bytes = at.q_bytes, p_bytes = at.p_bytes, row_numbers = at.row_numbers, bytes = at.bytes;
   static_assert(at.split_bytes == sizeof(SplitRange));
   static constexpr int used_rest = 2;
 
   static __device__ unsigned full(unsigned shared, int stage, int chunk) {
-    return shared + stage_barriers + stage * of_stage + 8 * chunk;
+    return shared + at.stage_barriers + stage * at.of_stage + 8 * chunk;
   }
   static __device__ unsigned used(unsigned shared, int stage, int what) {
-    return shared + stage_barriers + stage * of_stage + 8 * (chunks + what);
+    return shared + at.stage_barriers + stage * at.of_stage + 8 * (at.chunks + what);
   }
-  /// The chunks of a warpgroup's stage in the order in which they become free: those without values, then both halves.
+  /// The chunks of a warpgroup's stage in the order in which they become free: those without values, then both
+  /// halves.
   static __device__ constexpr int nth_chunk(int group, int nth) {
-    constexpr int rest = chunks - v_chunks;
-    if (nth < rest) return v_chunks + nth;
+    constexpr int rest = at.chunks - at.v_chunks;
+    if (nth < rest) return at.v_chunks + nth;
     const int of_values = nth - rest;
-    return group == (Tile::issue_order == 3) ? of_values : (of_values + half_chunks) % v_chunks;
+    return group == (Tile::issue_order == 3) ? of_values : (of_values + at.half_chunks) % at.v_chunks;
   }
-  static __device__ constexpr int user_of(int chunk) { return chunk >= v_chunks ? used_rest : chunk / half_chunks; }
+  static __device__ constexpr int user_of(int chunk) {
+    return chunk >= at.v_chunks ? used_rest : chunk / at.half_chunks;
+  }
 };
 
 /// Each warpgroup has every other stage, so a Place counts pairs of stages.
@@ -191,8 +189,9 @@ struct MlaItem {
   /// integer divisions and lengths from memory, the tensor cores would wait.
   __device__ static MlaItem& place(unsigned shared, int nth) {
     using Shared = SharedMla<Tile>;
-    static_assert(sizeof(MlaItem) <= Shared::at.item_bytes && Shared::items % alignof(MlaItem) == 0);
-    return *static_cast<MlaItem*>(__cvta_shared_to_generic(shared + Shared::items + (nth & 1) * Shared::at.item_bytes));
+    static_assert(sizeof(MlaItem) <= Shared::at.item_bytes && Shared::at.items % alignof(MlaItem) == 0);
+    return *static_cast<MlaItem*>(
+        __cvta_shared_to_generic(shared + Shared::at.items + (nth & 1) * Shared::at.item_bytes));
   }
   __device__ static MlaItem in(unsigned shared, int nth) {
     MlaItem out = place(shared, nth);

@@ -28,8 +28,8 @@
 
 namespace attune {
 
-/// What a Tile has; what is not here is as in decode_sm80.cuh. Three warpgroups, with SharedMla<Tile>::bytes of shared
-/// memory and 1024 to align it.
+/// What a Tile has; what is not here is as in decode_sm80.cuh. Three warpgroups, with SharedMla<Tile>::at.bytes of
+/// shared memory and 1024 to align it.
 template <class Tile>
 concept TileOfMla = requires {
   // Element: of q and k, bf16 or f16; Out: of o, also float.
@@ -48,7 +48,7 @@ concept TileOfMla = requires {
 
 template <class Tile>
 __device__ inline SplitRange& shared_split(unsigned shared) {
-  return *static_cast<SplitRange*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::split));
+  return *static_cast<SplitRange*>(__cvta_shared_to_generic(shared + SharedMla<Tile>::at.split));
 }
 
 template <int Group, class Tile, class User>
@@ -58,7 +58,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
   const SplitRange& split = shared_split<Tile>(shared);
 #pragma unroll 1
   for (int tile = uniform(split.begin.tile); uniform(has_tile(split, tile)); ++tile) {
-    barrier_wait(shared + Shared::q_full, (tile - split.begin.tile) & 1);
+    barrier_wait(shared + Shared::at.q_full, (tile - split.begin.tile) & 1);
     const MlaItem<Tile, User> item = MlaItem<Tile, User>::in(shared, tile - split.begin.tile);
     MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
     if (uniform(item.pairs) > 0) group.run(place);
@@ -68,9 +68,9 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
     // Results pass through memory that only this warpgroup still has: its columns of the last values or, if there were
     // no keys, half of the queries.
     const bool keys = uniform(same.pairs) > 0;
-    const unsigned through = keys ? group.keys(1, Group * Shared::half_chunks)
-                                  : shared + Shared::q + Group * Shared::half_chunks * Shared::chunk_size,
-                   freed = keys ? Shared::used(shared, 1, Group) : shared + Shared::q_empty;
+    const unsigned through = keys ? group.keys(1, Group * Shared::at.half_chunks)
+                                  : shared + Shared::at.q + Group * Shared::at.half_chunks * Shared::at.chunk_size,
+                   freed = keys ? Shared::used(shared, 1, Group) : shared + Shared::at.q_empty;
     const SplitTile split_tile = same.begin > 0 ? split.at_begin : split.at_end;
     const int me = MlaTile<Tile>::worker();
     group.store(same, (tile - split.begin.tile) & 1,
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(MlaLayout90::block.threads, 1)
   extern __shared__ unsigned char memory[];
   const unsigned start = shared_address(memory), shared = (start + 1023) & ~1023u;
   if (threadIdx.x == 0) {
-    barrier_init(shared + Shared::q_full, 1);
-    barrier_init(shared + Shared::q_empty, 8);
+    barrier_init(shared + Shared::at.q_full, 1);
+    barrier_init(shared + Shared::at.q_empty, 8);
     for (int stage = 0; stage < Tile::stages; ++stage) {
-      for (int c = 0; c < Shared::chunks; ++c) barrier_init(Shared::full(shared, stage, c), 1);
+      for (int c = 0; c < Shared::at.chunks; ++c) barrier_init(Shared::full(shared, stage, c), 1);
       for (int what = 0; what < 3; ++what) barrier_init(Shared::used(shared, stage, what), 4);
     }
     barrier_init_done();
@@ -98,9 +98,9 @@ __global__ void __launch_bounds__(MlaLayout90::block.threads, 1)
   // The next kernel's blocks start where blocks of this one have ended, and wait there.
   let_next_start();
   using Scratch = SplitScratch<MlaLayout90::block.threads>;
-  static_assert(sizeof(Scratch) <= Shared::p_bytes);
+  static_assert(sizeof(Scratch) <= Shared::at.p_bytes);
   const SplitRange split = find_split<Tile, MlaTile<Tile>>(
-      args, user, *reinterpret_cast<Scratch*>(memory + (shared - start) + Shared::p), wait_for_kernel_before);
+      args, user, *reinterpret_cast<Scratch*>(memory + (shared - start) + Shared::at.p), wait_for_kernel_before);
   // The previous kernel may write what this one reads, or read what it writes.
   wait_for_kernel_before();
   if (threadIdx.x == 0) shared_split<Tile>(shared) = split;

@@ -53,18 +53,18 @@ struct MlaQueryProducer90 {
   unsigned shared;
 
   __device__ void load_queries(const MlaTile<Tile>& of, const MlaUnit& unit) const {
-    const unsigned full = shared + Shared::q_full;
+    const unsigned full = shared + Shared::at.q_full;
     const int position = of.queries.start + unit.first_query, batch = is_packed<Tile> && args.q_starts ? 0 : of.b,
               head = unit.first_head % of.group;
-    barrier_expect(full, Shared::q_bytes);
+    barrier_expect(full, Shared::at.q_bytes);
 #pragma unroll
-    for (int nth = 0; nth < Shared::chunks; ++nth) {
+    for (int nth = 0; nth < Shared::at.chunks; ++nth) {
       const int c = Shared::nth_chunk(0, nth);
-      const unsigned into = shared + Shared::q + c * Tile::m * chunk_bytes;
+      const unsigned into = shared + Shared::at.q + c * Tile::m * chunk_bytes;
       if constexpr (Tile::heads == 1)
-        load_box(into, args.q_map, full, c * Shared::chunk, position, unit.first_head, batch);
+        load_box(into, args.q_map, full, c * Shared::at.chunk, position, unit.first_head, batch);
       else
-        load_box_of_heads(into, args.q_map, full, {c * Shared::chunk, head, position, of.kv_head, batch});
+        load_box_of_heads(into, args.q_map, full, {c * Shared::at.chunk, head, position, of.kv_head, batch});
     }
   }
 
@@ -73,7 +73,7 @@ struct MlaQueryProducer90 {
 #pragma unroll 1
     for (int tile = split.begin.tile; has_tile(split, tile); ++tile, phase ^= 1) {
       const MlaItem<Tile, User> item(args, user, split, tile);
-      barrier_wait(shared + Shared::q_empty, phase);
+      barrier_wait(shared + Shared::at.q_empty, phase);
       MlaItem<Tile, User>::place(shared, tile - split.begin.tile) = item;
       load_queries(item.of, item.unit);
     }
@@ -99,17 +99,17 @@ struct MlaProducer90 {
 #pragma unroll 1
     for (int c = begin; c < end; ++c) {
       const unsigned full = Shared::full(shared, stage, c);
-      barrier_expect(full, Shared::chunk_size);
+      barrier_expect(full, Shared::at.chunk_size);
 #pragma unroll
       for (int i = 0; i < MlaBoxes<Tile>::boxes; ++i)
-        load_box(shared + Shared::keys + stage * Shared::stage_bytes + c * Shared::chunk_size +
+        load_box(shared + Shared::at.keys + stage * Shared::at.stage_bytes + c * Shared::at.chunk_size +
                      i * Tile::box * chunk_bytes,
-                 args.k_map, full, c * Shared::chunk, from.position[i], kv_head, from.batch[i]);
+                 args.k_map, full, c * Shared::at.chunk, from.position[i], kv_head, from.batch[i]);
     }
   }
   /// Loads a tile of keys, in the order in which the stage's chunks become free.
   __device__ void load_keys(const MlaBoxes<Tile>& from, int kv_head) const {
-    constexpr int half = Shared::half_chunks, values = Shared::v_chunks, all = Shared::chunks,
+    constexpr int half = Shared::at.half_chunks, values = Shared::at.v_chunks, all = Shared::at.chunks,
                   first = Shared::nth_chunk(Group, all - values);
     if constexpr (values < all) load_chunks(from, kv_head, values, all);
     load_chunks(from, kv_head, first, first + half);

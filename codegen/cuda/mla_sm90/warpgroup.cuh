@@ -40,7 +40,7 @@ struct MlaWarpgroup90 {
   }
 
   __device__ unsigned keys(int stage, int chunk) const {
-    return shared + Shared::keys + stage * Shared::stage_bytes + chunk * Shared::chunk_size;
+    return shared + Shared::at.keys + stage * Shared::at.stage_bytes + chunk * Shared::at.chunk_size;
   }
   __device__ void release(int stage, int what) const { arrive_as_warp(Shared::used(shared, stage, what), lane); }
 
@@ -50,11 +50,11 @@ struct MlaWarpgroup90 {
   __device__ void scores(MlaPlace<Tile> place) {
     const int mine = stage(place, Group);
 #pragma unroll
-    for (int nth = 0; nth < Shared::chunks; ++nth) {
+    for (int nth = 0; nth < Shared::at.chunks; ++nth) {
       const int c = Shared::nth_chunk(Group, nth);
       barrier_wait(Shared::full(shared, mine, c), place.phase);
       wgmma_fence();
-      const unsigned long long a = descriptor(shared + Shared::q + c * Tile::m * chunk_bytes),
+      const unsigned long long a = descriptor(shared + Shared::at.q + c * Tile::m * chunk_bytes),
                                b = descriptor(keys(mine, c));
       if (nth == 0)
         Product<n, Element>::template set4<Major::k, Major::k>(s, a, b);
@@ -64,7 +64,7 @@ struct MlaWarpgroup90 {
     wgmma_commit();
   }
   __device__ unsigned long long values(int stage) const {
-    return descriptor(keys(stage, Group * Shared::half_chunks), Shared::chunk_size);
+    return descriptor(keys(stage, Group * Shared::at.half_chunks), Shared::at.chunk_size);
   }
   /// O += P V with this warpgroup's P and its half of the values in a stage.
   __device__ void add_own(int stage) {
@@ -75,7 +75,7 @@ struct MlaWarpgroup90 {
   }
   /// O += P V with the other warpgroup's P.
   __device__ void add_other(int stage) {
-    const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::p);
+    const unsigned long long v = values(stage), theirs = descriptor(shared + Shared::at.p);
     wgmma_fence();
     Product<columns, Element>::template ss4<Major::k, Major::n>(o, theirs, v, 1);
     wgmma_commit();
@@ -104,11 +104,13 @@ struct MlaWarpgroup90 {
     for (int i = 0; i < n / 4; ++i) p[i] = pack<Element>(x[0][i / 2][i % 2 * 2], x[0][i / 2][i % 2 * 2 + 1]);
     return moved;
   }
-  __device__ unsigned tops(int group) const { return shared + Shared::tops + group * Shared::row_numbers + 4 * row; }
+  __device__ unsigned tops(int group) const {
+    return shared + Shared::at.tops + group * Shared::at.row_numbers + 4 * row;
+  }
   /// Hands this tile's P to the other warpgroup.
   __device__ void hand_over() {
     const int line = lane & 15;
-    const unsigned into = shared + Shared::p + (16 * warp + line) * chunk_bytes;
+    const unsigned into = shared + Shared::at.p + (16 * warp + line) * chunk_bytes;
 #pragma unroll
     for (int i = 0; i < n / 16; ++i)
       store_blocks(into + (((2 * i + (lane >> 4)) ^ (line & 7)) << 4), p[4 * i], p[4 * i + 1], p[4 * i + 2],
@@ -153,8 +155,8 @@ struct MlaWarpgroup90 {
 #pragma unroll 1
     for (int i = there * pieces + thread; i < n * pieces; i += 128) {
       const int piece = i % pieces;
-      shared_put(keys(stage, Group * Shared::half_chunks + piece / 8) + i / pieces * chunk_bytes + piece % 8 * 16, 0u,
-                 0u, 0u, 0u);
+      shared_put(keys(stage, Group * Shared::at.half_chunks + piece / 8) + i / pieces * chunk_bytes + piece % 8 * 16,
+                 0u, 0u, 0u, 0u);
     }
     proxy_fence();
     named_sync(warpgroup_cleared + Group, warpgroup_threads);
@@ -162,8 +164,8 @@ struct MlaWarpgroup90 {
   /// Waits for this warpgroup's columns of the other's stage. The other warpgroup has already waited for them.
   __device__ void see_other(MlaPlace<Tile> place) const {
 #pragma unroll
-    for (int c = 0; c < Shared::half_chunks; ++c)
-      barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::half_chunks + c), place.phase);
+    for (int c = 0; c < Shared::at.half_chunks; ++c)
+      barrier_wait(Shared::full(shared, stage(place, 1 - Group), Group * Shared::at.half_chunks + c), place.phase);
   }
 
   /// O += P V of step `step`, with the other warpgroup's P and this warpgroup's columns of the values.
@@ -192,7 +194,7 @@ struct MlaWarpgroup90 {
   __device__ void wait_for_scores(MlaPlace<Tile> place, bool last) {
     wgmma_wait<0>(s);
     release(stage(place, Group), Shared::used_rest);
-    if (last) arrive_as_warp(shared + Shared::q_empty, lane);
+    if (last) arrive_as_warp(shared + Shared::at.q_empty, lane);
   }
 
   /// Adds up the item's keys. Leaves this warpgroup's columns of the last tile, which lies in the last stage, to be

@@ -53,10 +53,10 @@ struct ReversedKeys {
     arrive_as_warp(full, lane);
   }
   __device__ void load_keys(unsigned into, unsigned full, int row) const {
-    load(into, full, args.k, row, Shared90<Tile>::d_chunks, args.d);
+    load(into, full, args.k, row, Shared90<Tile>::at.d_chunks, args.d);
   }
   __device__ void load_values(unsigned into, unsigned full, int row) const {
-    load(into, full, args.v, row, Shared90<Tile>::dv_chunks, args.dv);
+    load(into, full, args.v, row, Shared90<Tile>::at.dv_chunks, args.dv);
   }
 };
 
