@@ -178,8 +178,8 @@ TEST_CASE("what stops an emulated kernel is told in words", "[emulated]") {
                  for (runtime::emulated::Stacks stacks;;) stacks.take();
                }));
   if (skipped_without_compiler()) return;
-  runtime::emulated::set_patches({{"codegen/cuda/forward_sm80/epilogue.cuh", "put_in_lines<Tile>(of);\n  __syncwarp();",
-                                   "put_in_lines<Tile>(of);"}});
+  runtime::emulated::set_patches({{"codegen/cuda/forward_sm80/forward_sm80.cuh",
+                                   "put_in_lines<Tile>(of);\n  __syncwarp();", "put_in_lines<Tile>(of);"}});
   Small small;
   const Attention attention{.target = Target::emulated("sm_80:seed=100")};
   const Forward call{.q = small.q, .k = small.k, .v = small.v, .o = small.o};

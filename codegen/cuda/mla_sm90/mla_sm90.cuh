@@ -22,8 +22,8 @@
 // results but a finite sum are recomputed pair by pair.
 #pragma once
 
-#include "codegen/cuda/mla_sm90/epilogue.cuh"
 #include "codegen/cuda/mla_sm90/producer.cuh"
+#include "codegen/cuda/mla_sm90/warpgroup.cuh"
 #include "codegen/cuda/ptx/threads.cuh"
 
 namespace attune {
@@ -60,7 +60,7 @@ __device__ inline void compute_mla(const MlaArgs& args, const User& user, unsign
   for (int tile = uniform(split.begin.tile); uniform(has_tile(split, tile)); ++tile) {
     barrier_wait(shared + Shared::at.q_full, (tile - split.begin.tile) & 1);
     const MlaItem<Tile, User> item = MlaItem<Tile, User>::in(shared, tile - split.begin.tile);
-    MlaEpilogue90<Tile, User, Group> group(args, user, shared, item);
+    MlaWarpgroup90<Tile, User, Group> group(args, user, shared, item);
     if (uniform(item.pairs) > 0) group.run(place);
     pin_with_memory(tile);
     // Read again, because the main loop leaves no registers for it.

@@ -17,16 +17,8 @@ template <int N>
 inline void wgmma_wait(Site at = Site::here()) {
   attune_machine->group_wait(N, at);
 }
-template <int N, class T, int Size>
-inline void wgmma_wait(T (&)[Size], Site at = Site::here()) {
-  attune_machine->group_wait(N, at);
-}
-template <int N, class T, int Size, int Size2>
-inline void wgmma_wait(T (&)[Size], T (&)[Size2], Site at = Site::here()) {
-  attune_machine->group_wait(N, at);
-}
-template <int N, class T, int Size, int Size2, int Size3>
-inline void wgmma_wait(T (&)[Size], T (&)[Size2], T (&)[Size3], Site at = Site::here()) {
+template <int N, class A, class B = float, class C = float>
+inline void wgmma_wait(const A&, const B& = {}, const C& = {}, Site at = Site::here()) {
   attune_machine->group_wait(N, at);
 }
 
