@@ -393,28 +393,13 @@ struct Loader90Backward {
           }
         }
       }
-      if (!found)
-        find({.what = Step::empty,
-              .queries = 0,
-              .b = get(of_b),
-              .h = 0,
-              .keys = get(keys),
-              .kv_head = get(kv_head),
-              .sums = Step::nothing,
-              .added_before = 0});
+      if (!found) find({.what = Step::empty, .b = get(of_b), .keys = get(keys), .kv_head = get(kv_head)});
       hand_over(Step::last);
       next_item();
     }
     // One stop step for each of the warps that add.
     for (int i = 0; i < Tile::stages; ++i) {
-      find({.what = Step::stop,
-            .queries = 0,
-            .b = 0,
-            .h = 0,
-            .keys = 0,
-            .kv_head = 0,
-            .sums = Step::no_more,
-            .added_before = 0});
+      find({.what = Step::stop, .sums = Step::no_more});
       hand_over(0);
     }
   }

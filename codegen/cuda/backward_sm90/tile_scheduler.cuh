@@ -33,13 +33,12 @@ struct Step {
   static constexpr int falls = 32;           ///< the item visits queries from the last on; set if diagonals are summed
   static constexpr int completes = 64;       ///< no later item visits the queries; set if dQ is completed
   static constexpr int rests = 128;  ///< the queries see no keys of the first warpgroup; twice this, of the second
-  int what, queries, b, h;
-  int keys, kv_head;
-  int sums;          ///< the tile among all heads' queries; if there is none, what the adding warp does
-  int added_before;  ///< tiles of keys to be added to these queries before this one
-  // Of the sequence, or of the whole tensor.
-  int q_start, q_len, kv_start, kv_len;
   static constexpr int nothing = -1, no_more = -2;  ///< instead of sums
+  int what, queries = 0, b = 0, h = 0, keys = 0, kv_head = 0;
+  int sums = nothing;    ///< the tile among all heads' queries; if there is none, what the adding warp does
+  int added_before = 0;  ///< tiles of keys to be added to these queries before this one
+  // Of the sequence, or of the whole tensor.
+  int q_start = 0, q_len = 0, kv_start = 0, kv_len = 0;
 };
 constexpr int step_words = sizeof(Step) / 4;
 /// Steps outlive their stages: warpgroups read where results belong after they release the last stage, and the adding

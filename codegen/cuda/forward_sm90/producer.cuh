@@ -249,20 +249,13 @@ struct EntryKeys : KeyRows<Tile> {
 /// A Tile's key source: Tile::Keys if it names one.
 template <class Tile>
 struct KeySourceOf {
-  using Type = TmaKeys<Tile>;
+  using Type =
+      Either<(parts_of<Tile> > 0), SplitKeys<Tile>, Either<is_per_entry<Tile>, EntryKeys<Tile>, TmaKeys<Tile>>>;
 };
 template <class Tile>
 requires requires { typename Tile::Keys; }
 struct KeySourceOf<Tile> {
   using Type = typename Tile::Keys;
-};
-template <class Tile>
-requires(parts_of<Tile> > 0) struct KeySourceOf<Tile> {
-  using Type = SplitKeys<Tile>;
-};
-template <class Tile>
-requires(is_per_entry<Tile>&& parts_of<Tile> == 0) struct KeySourceOf<Tile> {
-  using Type = EntryKeys<Tile>;
 };
 
 /// What a producer warp loads. Boxes of pages take long to issue, so a second warp loads the values, unless that warp

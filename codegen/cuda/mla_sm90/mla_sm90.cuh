@@ -28,7 +28,7 @@
 
 namespace attune {
 
-/// What a Tile has; what is not here is as in decode_sm80.cuh. Three warpgroups, with SharedMla<Tile>::at.bytes of
+/// What a Tile has; what is not here is as in the decode kernel. Three warpgroups, with SharedMla<Tile>::at.bytes of
 /// shared memory and 1024 to align it.
 template <class Tile>
 concept TileOfMla = requires {
