@@ -17,6 +17,9 @@ static attune::emulated::Machine* attune_machine;
 #define __noinline__ __attribute__((noinline))
 #define __forceinline__ inline
 #define __align__(n) alignas(n)
+#ifndef __clang__
+#define __builtin_assume(x) static_cast<void>(x)
+#endif
 
 #define threadIdx (attune_machine->now->index)
 #define blockIdx (attune_machine->now->block)
