@@ -1,5 +1,5 @@
-// codegen/cuda/parts/ring_sm90.cuh — rings of stages in shared memory with full and empty barriers; names for the
-// hardware's barriers
+// codegen/cuda/parts/ring_sm90.cuh — tiles in shared memory, and rings of their stages with full and empty barriers;
+// names for the hardware's barriers
 //
 // A producer acquires a stage, fills it and arrives at `full`. Consumers wait for `full`, read the stage, and release
 // it. The producer and each consumer keep their own Place.
