@@ -28,28 +28,16 @@ attune_error* guarded(const F& body) noexcept {
 void require(const void* pointer, const char* function, const char* name);
 
 /// The size of each caller-filled struct in its first version: programs built with that version continue to work.
-template <class Struct>
-inline constexpr std::size_t first_size = 0;
-template <>
-inline constexpr std::size_t first_size<attune_what> = offsetof(attune_what, n_lets) + sizeof(size_t);
-template <>
-inline constexpr std::size_t first_size<attune_call> = offsetof(attune_call, n_params) + sizeof(size_t);
-template <>
-inline constexpr std::size_t first_size<attune_new_keys> = offsetof(attune_new_keys, v_scale) + sizeof(double);
-template <>
-inline constexpr std::size_t first_size<attune_with> = offsetof(attune_with, user) + sizeof(void*);
-template <>
-inline constexpr std::size_t first_size<attune_picture> = offsetof(attune_picture, n_params) + sizeof(size_t);
-template <>
-inline constexpr std::size_t first_size<attune_drawing> = offsetof(attune_drawing, k) + sizeof(void*);
-template <>
-inline constexpr std::size_t first_size<attune_transport> = offsetof(attune_transport, stop) + sizeof(void*);
-template <>
-inline constexpr std::size_t first_size<attune_how> = offsetof(attune_how, latency_us) + sizeof(double);
-template <>
-inline constexpr std::size_t first_size<attune_nccl> = offsetof(attune_nccl, seconds) + sizeof(double);
-template <>
-inline constexpr std::size_t first_size<attune_job> = offsetof(attune_job, user) + sizeof(void*);
+constexpr std::size_t first_size(const attune_what*) { return offsetof(attune_what, n_lets) + sizeof(size_t); }
+constexpr std::size_t first_size(const attune_call*) { return offsetof(attune_call, n_params) + sizeof(size_t); }
+constexpr std::size_t first_size(const attune_new_keys*) { return offsetof(attune_new_keys, v_scale) + sizeof(double); }
+constexpr std::size_t first_size(const attune_with*) { return offsetof(attune_with, user) + sizeof(void*); }
+constexpr std::size_t first_size(const attune_picture*) { return offsetof(attune_picture, n_params) + sizeof(size_t); }
+constexpr std::size_t first_size(const attune_drawing*) { return offsetof(attune_drawing, k) + sizeof(void*); }
+constexpr std::size_t first_size(const attune_transport*) { return offsetof(attune_transport, stop) + sizeof(void*); }
+constexpr std::size_t first_size(const attune_how*) { return offsetof(attune_how, latency_us) + sizeof(double); }
+constexpr std::size_t first_size(const attune_nccl*) { return offsetof(attune_nccl, seconds) + sizeof(double); }
+constexpr std::size_t first_size(const attune_job*) { return offsetof(attune_job, user) + sizeof(void*); }
 
 /// Refuses a size that no version of the struct has had, and members set that this version does not know. `from`: the
 /// struct.
@@ -58,11 +46,10 @@ void check_size(const void* from, std::uint32_t size, std::size_t first, std::si
 /// A struct that the caller filled. Members that the caller's version lacks are 0.
 template <class Struct>
 Struct given(const Struct* from, const char* function, const char* name) {
-  static_assert(first_size<Struct> > 0);
   require(from, function, name);
   std::uint32_t size = 0;
   std::memcpy(&size, from, sizeof size);
-  check_size(from, size, first_size<Struct>, sizeof(Struct), name);
+  check_size(from, size, first_size(from), sizeof(Struct), name);
   Struct out{};
   std::memcpy(static_cast<void*>(&out), from, std::min<std::size_t>(size, sizeof out));
   return out;
