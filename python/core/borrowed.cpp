@@ -38,6 +38,14 @@ const Exchange* exchange_of(PyTypeObject* type) {
   return functions;
 }
 
+nb::object capsule_of(Managed* managed) {
+  return nb::steal(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
+    if (std::strcmp(PyCapsule_GetName(capsule), "dltensor") != 0) return;  // a consumer has taken it
+    auto* unused = static_cast<Managed*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    unused->deleter(unused);
+  }));
+}
+
 namespace {
 
 std::string text_of(const nb::object& object) { return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr()))); }
@@ -134,10 +142,7 @@ std::optional<attune_dtype> type_of_typestr(std::string_view typestr, nb::handle
   return std::nullopt;
 }
 
-// The head of DLPack's managed tensor, and of its version 1.
-struct Managed {
-  attune_tensor tensor;
-};
+/// The head of the managed tensor of DLPack's version 1.
 struct ManagedVersioned {
   std::uint32_t major, minor;
   void* context;

@@ -24,6 +24,15 @@ struct Exchange {
   int (*current_stream)(int device_type, std::int32_t device, void** out);
 };
 
+/// DLPack's managed tensor.
+struct Managed {
+  attune_tensor tensor;
+  void* context;
+  void (*deleter)(Managed*);
+};
+/// A capsule with a tensor for one consumer; calls its deleter if there is none.
+nb::object capsule_of(Managed* managed);
+
 /// The functions of a type, or null. Each thread caches the last types: looking up the attribute takes longer than
 /// reading the tensor.
 const Exchange* exchange_of(PyTypeObject* type);

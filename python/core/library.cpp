@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 #include "python/core/borrowed.h"
@@ -101,17 +100,6 @@ std::string compile(const std::string& manifest, const nb::bytes& bundle, int jo
   return taken(report);
 }
 
-namespace {
-
-/// DLPack's managed tensor.
-struct Managed {
-  attune_tensor tensor;
-  void* context;
-  void (*deleter)(Managed*);
-};
-
-}  // namespace
-
 nb::object exported(nb::object self) {
   auto* managed = new Managed{*nb::cast<const Memory&>(self).tensor, nb::object(self).release().ptr(), nullptr};
   managed->deleter = [](Managed* done) {
@@ -120,11 +108,7 @@ nb::object exported(nb::object self) {
     nb::steal(static_cast<PyObject*>(done->context)).reset();
     delete done;
   };
-  return nb::steal(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
-    if (std::strcmp(PyCapsule_GetName(capsule), "dltensor") != 0) return;  // a consumer has taken it
-    auto* unused = static_cast<Managed*>(PyCapsule_GetPointer(capsule, "dltensor"));
-    unused->deleter(unused);
-  }));
+  return capsule_of(managed);
 }
 
 nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool f32) {

@@ -21,11 +21,6 @@ namespace {
 /// The memory of a tensor that comes to an operator as its attn_bias: the node saves it, so the entry lives as long.
 struct Keeper {
   static constexpr std::uint64_t word = 0x31'65'6E'75'74'74'61'A7;
-  struct Managed {  // DLPack's
-    attune_tensor tensor;
-    Keeper* of;
-    void (*deleter)(Managed*);
-  };
 
   std::uint64_t memory[2]{word, reinterpret_cast<std::uintptr_t>(&entry)};
   std::int64_t extent = 2;
@@ -46,13 +41,9 @@ nb::object keeper_of(const Entry& entry) {
   keeper->managed.tensor.ndim = 1;
   keeper->managed.tensor.dtype = {ATTUNE_INT, 64, 1};
   keeper->managed.tensor.shape = &keeper->extent;
-  keeper->managed.of = keeper.get();
-  keeper->managed.deleter = [](Keeper::Managed* done) { delete done->of; };
-  const nb::object capsule = nb::steal(PyCapsule_New(&keeper.release()->managed, "dltensor", [](PyObject* given) {
-    if (std::strcmp(PyCapsule_GetName(given), "dltensor") != 0) return;  // torch has taken it
-    delete static_cast<Keeper::Managed*>(PyCapsule_GetPointer(given, "dltensor"))->of;
-  }));
-  return nb::handle(recorder.from_dlpack)(capsule);
+  keeper->managed.context = keeper.get();
+  keeper->managed.deleter = [](Managed* done) { delete static_cast<Keeper*>(done->context); };
+  return nb::handle(recorder.from_dlpack)(capsule_of(&keeper.release()->managed));
 }
 
 }  // namespace
