@@ -30,6 +30,13 @@ def number_of(target: str) -> int:
     return _core.emulated(target.removeprefix(_EMULATED)) if target.startswith(_EMULATED) else TARGETS[target]
 
 
+def exactness(exact: Any) -> int:
+    """The core's number of what `exact` asks for."""
+    if exact is not None and type(exact) is not bool:
+        raise _arguments.bad("exact", exact, "True, False or None", "pass one of these")
+    return 0 if exact is None else 1 if exact else -1
+
+
 Array = Any  # of NumPy, or any library that speaks DLPack
 M = TypeVar("M", bound="Mod")
 
@@ -41,8 +48,7 @@ def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | Non
     if not is_target(target):
         raise Error.at(here(), "unknown-target", f"there is no target {target!r}", f"there are {NAMES}",
                        "leave it out: attune takes the engine for the device of q")
-    if exact is not None and type(exact) is not bool:
-        raise _arguments.bad("exact", exact, "True, False or None", "pass one of these")
+    wanted = exactness(exact)
     way = (scale, target, exact)
     known: _core.Attention | None = spelled.handles.get(way)
     if known is not None:
@@ -55,8 +61,7 @@ def handle(spelled: Spelled, scale: float | None, target: str, exact: bool | Non
     _load_usual()
     try:
         made = _core.Attention(parts, list(spelled.lets), [(c.name, c.kind, c.rank) for c in spelled.captures],
-                               [(p.name, p.kind) for p in spelled.params], scale, number_of(target),
-                               0 if exact is None else 1 if exact else -1)
+                               [(p.name, p.kind) for p in spelled.params], scale, number_of(target), wanted)
     except Error as error:
         raise placed(error, spelled) from None
     made = spelled.handles[way] = _handles.put(key, made)

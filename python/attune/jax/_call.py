@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from attune import _arguments, _arrays, _core
 from attune._call import divisors
-from attune._mod import number_of
+from attune._mod import exactness, number_of
 
 Array = Any  # of JAX, traced or not
 Arrays = tuple[Array, ...]
@@ -51,7 +51,7 @@ def _handle(parts: tuple[str | None, ...], lets: tuple[tuple[str, str], ...],
             captures: tuple[tuple[str, str, int], ...], params: tuple[tuple[str, str], ...], scale: float | None,
             target: str, exact: bool | None) -> _core.Attention:
     return _core.Attention(list(parts), list(lets), list(captures), list(params), scale, number_of(target),
-                           0 if exact is None else 1 if exact else -1)
+                           exactness(exact))
 
 
 def site(text: str) -> tuple[Any, ...]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from attune import _core
-from attune._arguments import bad
-from attune._mod import NAMES, is_target, number_of
+from attune._mod import NAMES, exactness, is_target, number_of
 from attune.torch._value import refuse
 
 way = (0, 0)  # the target and the exactness of calls made now, as attune/c.h has them
@@ -31,9 +30,7 @@ def engine(name: str = "auto", *, exact: bool | None = None) -> AbstractContextM
     """
     if not is_target(name):
         refuse("unknown-target", f"there is no engine {name!r}", f"there are {NAMES}", "take one of these")
-    if exact is not None and type(exact) is not bool:
-        raise bad("exact", exact, "True, False or None", "pass one of these")
-    return _within((number_of(name), 0 if exact is None else 1 if exact else -1))
+    return _within((number_of(name), exactness(exact)))
 
 
 @contextmanager
