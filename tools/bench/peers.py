@@ -123,6 +123,10 @@ def in_turn_with(prepared, o, case, blocks, **more):
     return result
 
 
+def short(count):
+    return f"{count // 1024}k" if count % 1024 == 0 else str(count)
+
+
 def chosen(o, cases, words_of):
     """The cases that have all words of one of --rows."""
     wanted = [set(words.split(":")) for words in o.rows]

@@ -1,10 +1,14 @@
 # tools/bench/prompt_peers.py — prompts and drafts over a paged cache: attune, over dense keys too, and peers, on a GPU
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+
+with contextlib.suppress(ImportError):  # peers alone need it
+    import torch
 
 HEADS, KV_HEADS, D = 32, 8, 128
 
@@ -43,7 +47,6 @@ class Data:
     """A case's tensors: packed queries, and keys and values in pages that lie in random order."""
 
     def __init__(self, case):
-        import torch
         self.each = case.keys // case.page
         self.pages = torch.randperm(case.batch * self.each, device="cuda").int()
         self.table = self.pages.view(case.batch, self.each)
@@ -52,22 +55,18 @@ class Data:
         self.k, self.v = self.cache[:, 0], self.cache[:, 1]
 
     def made(self, *shape):
-        import torch
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
     def each_is(self, case, length):
-        import torch
         return torch.full((case.batch,), length, device="cuda", dtype=torch.int32)
 
     def counted(self, case, step):
-        import torch
         return torch.arange(case.batch + 1, device="cuda", dtype=torch.int32) * step
 
 
 def flashinfer_calls(case, data):
     """A call for each backend of FlashInfer."""
     import flashinfer
-    import torch
     for backend in ("fa3", "fa2"):
         room = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
@@ -87,7 +86,6 @@ def fa4_calls(case, data):
 def cudnn_calls(case, data):
     """A graph of cuDNN's frontend."""
     import cudnn
-    import torch
     q = data.q.view(case.batch, case.queries, HEADS, D).transpose(1, 2)
     k, v = data.k.transpose(1, 2), data.v.transpose(1, 2)  # pages, heads, rows, width
     o = torch.empty(case.batch, case.queries, HEADS, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
@@ -112,7 +110,6 @@ PEERS = {"flashinfer": flashinfer_calls, "fa4": fa4_calls, "cudnn": cudnn_calls}
 
 def events_ms(call, seconds):
     """The median of single calls between events, after ten that do not count."""
-    import torch
     times = []
     for block in range(1000):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(11)]

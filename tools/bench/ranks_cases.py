@@ -2,7 +2,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from peers import chosen
+from peers import chosen, short
 
 K = 1024
 PRODUCTS = {"forward": 2, "step": 7}  # matrix products: a backward has five
@@ -64,10 +64,6 @@ def small(case):
     heads = case.heads // 8
     return replace(case, seq=case.seq // 64, heads=heads, kv_heads=heads * case.kv_heads // case.heads, d=32,
                    mean=case.mean // 64)
-
-
-def short(count):
-    return f"{count // K}k" if count % K == 0 else str(count)
 
 
 def cells(row):

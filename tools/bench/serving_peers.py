@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 
 import peers
+from peers import short
 from peers_page import Look
 
 WINDOW = 1024  # keys that row `window` keeps
@@ -60,10 +61,6 @@ def lengths(case, turn):
         first[i] = draw.randint(max(1, both - case.keys), min(case.keys, both - 1))
         first[i + 1] = both - first[i]
     return first
-
-
-def short(count):
-    return f"{count // 1024}k" if count % 1024 == 0 else str(count)
 
 
 def group(case):

@@ -32,9 +32,7 @@ def has_cudnn_flex():
 
 
 def facts():
-    version = torch.backends.cudnn.version() or 0
-    return {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
-            "cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
+    return {"machine": torch.cuda.get_device_name(), **torch_peers.versions(),
             "fa4": importlib.metadata.version("flash-attn-4") if HAS_FA4 else LEFT_OUT,
             "cudnn_flex": version_of("nvidia-cudnn-frontend") if has_cudnn_flex() else LEFT_OUT}
 

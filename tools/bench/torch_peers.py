@@ -11,6 +11,12 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 APART = {"f32": 1e-3, "bf16": 5e-2}
 
 
+def versions():
+    cudnn = torch.backends.cudnn.version() or 0
+    return {"torch": torch.__version__, "cuda": torch.version.cuda,
+            "cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"}
+
+
 def slopes(heads, device):
     return torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
 

@@ -6,6 +6,7 @@ import time
 import attune
 import torch
 import torch._dynamo
+import torch_peers
 from serving_peers import WINDOW, lengths
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -22,10 +23,7 @@ TEXTS = {"alibi": {"score": "s + slope[h] * f32(kv - q)"}, "softcap": {"score": 
 
 
 def facts(small):
-    out = {"machine": "no GPU" if small else torch.cuda.get_device_name(), "torch": torch.__version__,
-           "cuda": torch.version.cuda}
-    version = torch.backends.cudnn.version() or 0
-    out["cudnn"] = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    out = {"machine": "no GPU" if small else torch.cuda.get_device_name(), **torch_peers.versions()}
     with contextlib.suppress(ImportError):
         import flashinfer
         out["flashinfer"] = flashinfer.__version__
