@@ -269,78 +269,83 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Rows of a file that measure one kind of call. `compared`: the row without the mod.
+/// A row of the files whose names begin with `files`, which measures one kind of call. `compared`: the row without the
+/// mod.
 struct RowOf {
-  std::string_view files;  ///< what their names begin with
-  std::string_view group, label, compared_group, compared_label;
-  std::string_view call, dtype, width, layout, mod, what{};
+  std::string_view files, call, dtype, width, layout, mod;
+  std::string group, label;
+  std::string_view what{};
+  std::string compared_group{}, compared_label{};
 };
 
-constexpr std::string_view mods128 = "mods, D=128, S=8192, B=2", back = "backward, D=128, causal",
-                           back_mods = "backward, mods, D=128, S=8192, B=2", one = "one query", size = "16x8k",
-                           served = "mods, 16x8k", e4m3_128 = "q, k and v of e4m3, D=128, full";
-constexpr std::array rows_of{
-    RowOf{"gpu-forward", "D=128, full", "S=16384", "", "", "forward", "bf16", "128", "dense", "plain"},
-    RowOf{"gpu-forward", "D=64, full", "S=16384", "", "", "forward", "bf16", "64", "dense", "plain"},
-    RowOf{"gpu-forward", "D=256, full", "S=16384", "", "", "forward", "bf16", "256", "dense", "plain"},
-    RowOf{"gpu-forward", "D=128, causal", "S=16384", "D=128, full", "S=16384", "forward", "bf16", "128", "dense",
-          "mask", "causal"},
-    RowOf{"gpu-forward", "D=64, causal", "S=16384", "D=64, full", "S=16384", "forward", "bf16", "64", "dense", "mask",
-          "causal"},
-    RowOf{"gpu-forward", "D=256, causal", "S=16384", "D=256, full", "S=16384", "forward", "bf16", "256", "dense",
-          "mask", "causal"},
-    RowOf{"gpu-forward", mods128, "alibi", mods128, "causal", "forward", "bf16", "128", "dense", "score", "alibi"},
-    RowOf{"gpu-forward", mods128, "softcap", mods128, "causal", "forward", "bf16", "128", "dense", "score", "softcap"},
-    RowOf{"gpu-forward", mods128, "relative", mods128, "causal", "forward", "bf16", "128", "dense", "score",
-          "relative"},
-    RowOf{"gpu-forward", mods128, "window", mods128, "causal", "forward", "bf16", "128", "dense", "mask", "window"},
-    RowOf{"gpu-forward", mods128, "prefix", mods128, "causal", "forward", "bf16", "128", "dense", "mask", "prefix"},
-    RowOf{"gpu-forward", mods128, "document", mods128, "causal", "forward", "bf16", "128", "dense", "data mask",
-          "document"},
-    RowOf{"gpu-forward", "packed, D=128", "full, starts on the host", "", "", "forward", "bf16", "128", "packed",
-          "plain"},
-    RowOf{"gpu-forward", "packed, D=128", "causal, starts on the host", "packed, D=128", "full, starts on the host",
-          "forward", "bf16", "128", "packed", "mask", "causal"},
-    RowOf{"gpu-forward", "packed, D=64", "full, starts on the host", "", "", "forward", "bf16", "64", "packed",
-          "plain"},
-    RowOf{"gpu-forward", "packed, D=64", "causal, starts on the host", "packed, D=64", "full, starts on the host",
-          "forward", "bf16", "64", "packed", "mask", "causal"},
-    RowOf{"gpu-gradients", "backward, D=128, full", "S=16384", "", "", "backward", "bf16", "128", "dense", "plain"},
-    RowOf{"gpu-gradients", "backward, D=64, full", "S=16384", "", "", "backward", "bf16", "64", "dense", "plain"},
-    RowOf{"gpu-gradients", "backward, D=256, full", "S=16384", "", "", "backward", "bf16", "256", "dense", "plain"},
-    RowOf{"gpu-gradients", back, "S=16384", "backward, D=128, full", "S=16384", "backward", "bf16", "128", "dense",
-          "mask", "causal"},
-    RowOf{"gpu-gradients", back_mods, "alibi", back, "S=16384", "backward", "bf16", "128", "dense", "score", "alibi"},
-    RowOf{"gpu-gradients", back_mods, "softcap", back, "S=16384", "backward", "bf16", "128", "dense", "score",
-          "softcap"},
-    RowOf{"gpu-gradients", back_mods, "relative", back, "S=16384", "backward", "bf16", "128", "dense", "score",
-          "relative"},
-    RowOf{"gpu-gradients", back_mods, "relative, its table's gradient too", back, "S=16384", "backward", "bf16", "128",
-          "dense", "grads q-kv", "relative with its table's gradient"},
-    RowOf{"gpu-gradients", back_mods, "window", back, "S=16384", "backward", "bf16", "128", "dense", "mask", "window"},
-    RowOf{"gpu-gradients", back_mods, "prefix", back, "S=16384", "backward", "bf16", "128", "dense", "mask", "prefix"},
-    RowOf{"gpu-gradients", back_mods, "document", back, "S=16384", "backward", "bf16", "128", "dense", "data mask",
-          "document"},
-    RowOf{"gpu-gradients", "backward, packed, D=64", "full, starts on the host", "", "", "backward", "bf16", "64",
-          "packed", "plain"},
-    RowOf{"gpu-gradients", "backward, packed, D=64", "causal, starts on the host", "backward, packed, D=64",
-          "full, starts on the host", "backward", "bf16", "64", "packed", "mask", "causal"},
-    RowOf{"gpu-e4m3", e4m3_128, "S=16384", "", "", "forward", "e4m3", "128", "dense", "plain"},
-    RowOf{"gpu-e4m3", "q, k and v of e4m3, D=64, full", "S=16384", "", "", "forward", "e4m3", "64", "dense", "plain"},
-    RowOf{"gpu-e4m3", "q, k and v of e4m3, D=128, causal", "S=16384", e4m3_128, "S=16384", "forward", "e4m3", "128",
-          "dense", "mask", "causal"},
-    RowOf{"gpu-serving", one, size, "", "", "decode", "bf16", "128", "dense", "plain"},
-    RowOf{"gpu-serving", served, "alibi", one, size, "decode", "bf16", "128", "dense", "score", "alibi"},
-    RowOf{"gpu-serving", served, "softcap", one, size, "decode", "bf16", "128", "dense", "score", "softcap"},
-    RowOf{"gpu-serving", served, "table", one, size, "decode", "bf16", "128", "dense", "score", "relative"},
-    RowOf{"gpu-serving", served, "window", one, size, "decode", "bf16", "128", "dense", "mask", "window"},
-    RowOf{"gpu-serving", "pages, 16x8k", "pages of 16", one, size, "decode", "bf16", "128", "paged", "plain",
-          "with pages of 16"},
-    RowOf{"gpu-serving", "cache of e4m3", size, one, size, "decode", "bf16/e4m3", "128", "dense", "plain",
-          "in bytes of e4m3"},
-    RowOf{"gpu-serving-h100", "MLA", "128x8k, pages of 64, 128 heads of 1", "", "", "decode", "bf16", "576/512",
-          "paged", "plain"},
+/// Calls that are measured without a mod and with a causal mask: {0} is the width and {1} the row.
+struct PlainAndCausal {
+  std::string_view files, call, dtype, layout, group, label;
+  std::vector<std::string_view> widths;
 };
+
+std::vector<RowOf> rows_of() {
+  std::vector<RowOf> out;
+  for (const PlainAndCausal& of : std::initializer_list<PlainAndCausal>{
+           {"gpu-forward", "forward", "bf16", "dense", "D={0}, {1}", "S=16384", {"128", "64", "256"}},
+           {"gpu-forward", "forward", "bf16", "packed", "packed, D={0}", "{1}, starts on the host", {"128", "64"}},
+           {"gpu-gradients", "backward", "bf16", "dense", "backward, D={0}, {1}", "S=16384", {"128", "64", "256"}},
+           {"gpu-gradients",
+            "backward",
+            "bf16",
+            "packed",
+            "backward, packed, D={0}",
+            "{1}, starts on the host",
+            {"64"}},
+           {"gpu-e4m3", "forward", "e4m3", "dense", "q, k and v of e4m3, D={0}, {1}", "S=16384", {"128", "64"}}})
+    for (const std::string_view width : of.widths) {
+      const auto row = [&](std::string_view mod, std::string_view named) {
+        return RowOf{.files = of.files,
+                     .call = of.call,
+                     .dtype = of.dtype,
+                     .width = width,
+                     .layout = of.layout,
+                     .mod = mod,
+                     .group = fmt::format(fmt::runtime(of.group), width, named),
+                     .label = fmt::format(fmt::runtime(of.label), width, named)};
+      };
+      out.push_back(row("plain", "full"));
+      RowOf causal = row("mask", "causal");
+      causal.what = "causal", causal.compared_group = out.back().group, causal.compared_label = out.back().label;
+      out.push_back(std::move(causal));
+    }
+  const std::string mods = "mods, D=128, S=8192, B=2";
+  for (const auto& [label, mod, what] :
+       {std::array<std::string_view, 3>{"alibi", "score", "alibi"},
+        {"softcap", "score", "softcap"},
+        {"relative", "score", "relative"},
+        {"relative, its table's gradient too", "grads q-kv", "relative with its table's gradient"},
+        {"window", "mask", "window"},
+        {"prefix", "mask", "prefix"},
+        {"document", "data mask", "document"}}) {
+    const std::string row(label);
+    if (mod != "grads q-kv")
+      out.push_back({"gpu-forward", "forward", "bf16", "128", "dense", mod, mods, row, what, mods, "causal"});
+    out.push_back({"gpu-gradients", "backward", "bf16", "128", "dense", mod, "backward, " + mods, row, what,
+                   "backward, D=128, causal", "S=16384"});
+  }
+  const auto decode = [&](std::string_view type, std::string_view layout, std::string_view mod, std::string group,
+                          std::string label, std::string_view what) {
+    out.push_back({"gpu-serving", "decode", type, "128", layout, mod, std::move(group), std::move(label), what,
+                   what.empty() ? "" : "one query", "16x8k"});
+  };
+  decode("bf16", "dense", "plain", "one query", "16x8k", "");
+  for (const auto& [label, mod, what] : {std::array<std::string_view, 3>{"alibi", "score", "alibi"},
+                                         {"softcap", "score", "softcap"},
+                                         {"table", "score", "relative"},
+                                         {"window", "mask", "window"}})
+    decode("bf16", "dense", mod, "mods, 16x8k", std::string(label), what);
+  decode("bf16", "paged", "plain", "pages, 16x8k", "pages of 16", "with pages of 16");
+  decode("bf16/e4m3", "dense", "plain", "cache of e4m3", "16x8k", "in bytes of e4m3");
+  out.push_back({"gpu-serving-h100", "decode", "bf16", "576/512", "paged", "plain", "MLA",
+                 "128x8k, pages of 64, 128 heads of 1"});
+  return out;
+}
 
 /// A file's lines: the run, and its rows.
 struct Rows {
@@ -384,7 +389,7 @@ std::vector<Measured> measured() {
   std::vector<std::pair<std::string_view, Rows>> files;
   for (const ResultFile& file : result_files()) files.emplace_back(file.name, Rows(file.text));
   std::vector<Measured> out;
-  for (const RowOf& row : rows_of) {
+  for (RowOf& row : rows_of()) {
     const std::size_t before = out.size();
     for (const auto& [name, rows] : files) {
       const auto rate = rows.rate(row.group, row.label);
@@ -397,8 +402,8 @@ std::vector<Measured> measured() {
                      .card = card_of(rows.run),
                      .date = rows.run["runs"][0]["date"].get<std::string>().substr(0, 10),
                      .file = std::string(name),
-                     .group = std::string(row.group),
-                     .label = std::string(row.label),
+                     .group = row.group,
+                     .label = row.label,
                      .unit = rows.run["unit"].get<std::string>(),
                      .rate = *rate,
                      .what = row.what,
