@@ -2,6 +2,7 @@
 // version
 #pragma once
 
+#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -49,7 +50,7 @@ std::string command_line();
 void keep_command_line(int argc, const char* const* argv);
 /// The model name of this machine's processor.
 std::string processor();
-/// Now, as 2026-11-21T21:30:00Z.
-std::string timestamp();
+/// As 2026-11-21T21:30:00Z; "?" for a time that has no such form.
+std::string timestamp(std::time_t at = std::time(nullptr));
 
 }  // namespace attune::tools

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <vector>
+
+#include "runtime/attention/offline/request.h"
 
 namespace attune::tools {
 namespace {
@@ -21,16 +22,12 @@ std::string_view commit() { return ATTUNE_COMMIT; }
 
 std::string command_line() {
   std::string out;
-  for (std::string word : words) {
+  for (const std::string& word : words) {
     const auto is_plain = [](unsigned char c) {
       return std::isalnum(c) || (c && std::string_view("-_./:,=").find(static_cast<char>(c)) != std::string_view::npos);
     };
-    if (word.empty() || !std::ranges::all_of(word, is_plain)) {
-      std::string quoted = "'";
-      for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-      word = quoted + "'";
-    }
-    out += (out.empty() ? "" : " ") + word;
+    const bool plain = !word.empty() && std::ranges::all_of(word, is_plain);
+    out += (out.empty() ? "" : " ") + (plain ? word : runtime::shell_quoted(word));
   }
   return out;
 }
@@ -48,12 +45,11 @@ std::string processor() {
   return "unknown";
 }
 
-std::string timestamp() {
-  const std::time_t now = std::time(nullptr);
+std::string timestamp(std::time_t at) {
   std::tm utc{};
   char text[32];
-  if (!gmtime_r(&now, &utc) || !std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)) return "";
-  return text;
+  const bool has_form = gmtime_r(&at, &utc) && std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc) != 0;
+  return has_form ? text : "?";
 }
 
 }  // namespace attune::tools

@@ -118,12 +118,7 @@ std::string ago(Moment used) {
 }
 
 std::string date(Moment at) {
-  const std::time_t seconds = std::chrono::duration_cast<std::chrono::seconds>(at.time_since_epoch()).count();
-  std::tm parts{};
-  std::array<char, 64> text{};
-  if (!gmtime_r(&seconds, &parts) || std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-    return "?";
-  return text.data();
+  return timestamp(std::chrono::duration_cast<std::chrono::seconds>(at.time_since_epoch()).count());
 }
 
 std::string entries(std::size_t n) { return fmt::format("{} {}", n, n == 1 ? "entry" : "entries"); }
@@ -203,6 +198,12 @@ std::size_t id_length(const std::vector<Listed>& all) {
   return length;
 }
 
+/// The whole of an entry's file, or why it cannot be read.
+runtime::ParsedEntry read(const FileText& text, const CacheFile& file) {
+  return text.text ? runtime::parse_entry(*text.text, file.name)
+                   : runtime::ParsedEntry{std::nullopt, text.wrong, false};
+}
+
 /// The entry whose name begins with `id`; the user's if both folders have it.
 Listed entry_named(const std::string& id) {
   std::vector<Listed> found;
@@ -267,9 +268,7 @@ void ls(const CacheOptions& o) {
 void show(const CacheOptions& o) {
   const Listed one = entry_named(o.id);
   if (o.out) {
-    const FileText text = runtime::read_file(one.file.path);
-    const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, one.file.name)
-                                                 : runtime::ParsedEntry{std::nullopt, text.wrong, false};
+    const runtime::ParsedEntry entry = read(runtime::read_file(one.file.path), one.file);
     if (!entry.entry)
       throw Error("bad-entry", fmt::format("the bytes of {} cannot be read", one.file.name),
                   {.name = one.file.path.string()}, entry.wrong, "attune cache verify --repair removes such entries");
@@ -338,8 +337,7 @@ int verify(const CacheOptions& o) {
     for (const CacheFile& file : runtime::cache_files(layer.folder)) {
       const FileText text = runtime::read_file(file.path);
       if (text.missing) continue;
-      const runtime::ParsedEntry entry = text.text ? runtime::parse_entry(*text.text, file.name)
-                                                   : runtime::ParsedEntry{std::nullopt, text.wrong, false};
+      const runtime::ParsedEntry entry = read(text, file);
       const std::string& wrong = entry.wrong;
       // Only the version that wrote it can check it.
       if (entry.other_format) continue;

@@ -144,8 +144,6 @@ std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector
   return out;
 }
 
-namespace fs = std::filesystem;
-
 constexpr const char* call_group = "The call";
 
 struct CompileOptions {
@@ -159,16 +157,6 @@ struct CompileOptions {
   bool json = false, quiet = false;
 };
 
-std::vector<std::string> parts(const std::string& list) {
-  std::vector<std::string> out;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    out.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return out;
-}
-
 std::string& field(CompileOptions& o, std::string_view name) {
   const auto rows = runtime::shape_rows();
   return o.fields.at(static_cast<std::size_t>(std::ranges::find(rows, name, &runtime::ShapeRow::name) - rows.begin()));
@@ -176,7 +164,7 @@ std::string& field(CompileOptions& o, std::string_view name) {
 
 /// Sets the shape's fields from the call. `--d` and `--dtype` are fields themselves: their first values count.
 void add_fields_of_call(CompileOptions& o) {
-  const auto first = [&](std::string_view name) { return parts(field(o, name))[0]; };
+  const auto first = [&](std::string_view name) { return split(field(o, name), ',')[0]; };
   if (const std::string type = first("dtype"); !type.empty()) o.call.dtype = type;
   if (const std::string d = first("d"); !d.empty()) o.call.d = static_cast<std::int64_t>(number("--d", d));
   o.call.as_packed = first("packed") == "true";
@@ -189,8 +177,8 @@ void add_fields_of_call(CompileOptions& o) {
     const runtime::ShapeRow& row = *std::ranges::find(rows, std::string_view(name), &runtime::ShapeRow::name);
     std::string& into = field(o, name);
     if (!into.empty())
-      throw Error("bad-usage", "the command line cannot be read", {.name = runtime::option_of(row)},
-                  "options of a call (--heads, --decode and others) say it already", "leave one of them out");
+      throw misused(runtime::option_of(row), "options of a call (--heads, --decode and others) say it already",
+                    "leave one of them out");
     into = row.text(shape);
   }
   if (o.call.v_columns) field(o, "dv") = std::to_string(*o.call.v_columns);
@@ -211,7 +199,7 @@ runtime::Manifest manifest_of(const CompileOptions& o) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
     if (o.fields[i].empty()) continue;
     // A variant contains commas itself.
-    lists.shapes[0].emplace_back(row.name, row.name == "kernel" ? std::vector{o.fields[i]} : parts(o.fields[i]));
+    lists.shapes[0].emplace_back(row.name, row.name == "kernel" ? std::vector{o.fields[i]} : split(o.fields[i], ','));
   }
   runtime::Manifest out;
   add_to(out, lists);
@@ -297,8 +285,7 @@ void add_compile(CLI::App& app) {
   auto o = std::make_shared<CompileOptions>();
   CLI::App& verb = *app.add_subcommand("compile",
                                        "compiles kernels ahead of time, for other machines too, into one bundle");
-  o->text.add_bare_to(verb);
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->text.add_to(verb);
   verb.add_option("--manifest", o->manifest, "a JSON file with everything below: see docs/offline.md")
       ->type_name("FILE");
   add_words(verb, "--target", o->targets, "targets: sm_80, sm_90a, avx2, host, and others")

@@ -78,8 +78,7 @@ void cuda(const CudaOptions& o) {
 void add_cuda(CLI::App& app) {
   auto o = std::make_shared<CudaOptions>();
   CLI::App& verb = *app.add_subcommand("cuda", "the CUDA source of an attention");
-  o->text.add_bare_to(verb);
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->text.add_to(verb);
   o->call.add_to(verb);
   verb.add_flag("--backward", o->backward, "the sources of the gradients, one after the other");
   verb.add_option("--grads", o->grads,

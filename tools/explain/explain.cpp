@@ -97,21 +97,18 @@ Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options) {
   line("measured", fmt::format("{:.3f} ms of one thread, {:.3f} to {:.3f}   — {:.1f} GFLOP/s, {:.1f} % of the bound",
                                times.median() * 1e3, times.p10() * 1e3, times.p90() * 1e3, gflops,
                                100 * at_least / times.median()));
-  out.json["measured"] = {
-      {"threads", 1},
-      {"runs", times.all.size()},
-      {"seconds", {{"best", times.best()}, {"p10", times.p10()}, {"median", times.median()}, {"p90", times.p90()}}},
-      {"gflops", gflops},
-      {"percent_of_bound", 100 * at_least / times.median()}};
+  out.json["measured"] = {{"threads", 1},
+                          {"runs", times.all.size()},
+                          {"seconds", times.json()},
+                          {"gflops", gflops},
+                          {"percent_of_bound", 100 * at_least / times.median()}};
   return out;
 }
 
-namespace {
-
-using Json = nlohmann::ordered_json;
-
 // Without a target, --measure measures on the CPU.
 bool is_for_cpu(const ExplainOptions& o) { return o.target == "cpu" || (o.target == "auto" && o.measure); }
+
+namespace {
 
 void explain(const ExplainOptions& o) {
   const TextAttention text = built(o.text, Captures::FilesOrTypes);
@@ -159,9 +156,8 @@ void take_card(ExplainOptions& o) {
   require_word("--card", *o.card, names);
   const int arch = codegen::card(0, *o.card).arch;
   if (o.target != "cuda" || (o.call.arch && *o.call.arch != arch))
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--card " + *o.card},
-                fmt::format("it is a GPU of compute capability {}.{}", arch / 10, arch % 10),
-                fmt::format("write --target cuda --card '{}' without --arch", *o.card));
+    throw misused("--card " + *o.card, fmt::format("it is a GPU of compute capability {}.{}", arch / 10, arch % 10),
+                  fmt::format("write --target cuda --card '{}' without --arch", *o.card));
   o.call.arch = arch;
 }
 
@@ -180,8 +176,7 @@ BenchOptions ExplainOptions::bench() const {
 void add_explain(CLI::App& app) {
   auto o = std::make_shared<ExplainOptions>();
   CLI::App& verb = *app.add_subcommand("explain", "how the compiler transforms an attention, and why");
-  o->text.add_bare_to(verb);
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->text.add_to(verb);
   verb.add_option("--target", o->target, "also how this engine computes a call, and what bounds it")
       ->type_name("auto|cpu|cuda");
   o->call.add_to(verb);
@@ -217,12 +212,8 @@ void add_explain(CLI::App& app) {
     require_word("--target", o->target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
     o->call.check();
     o->bench().check();
-    if (o->backward && o->target != "cuda")
-      throw Error("bad-usage", "the command line cannot be read", {.name = "--backward"},
-                  "it is about the kernels of a GPU", "add --target cuda, or leave it out");
-    if (o->call.arch && o->target != "cuda")
-      throw Error("bad-usage", "the command line cannot be read", {.name = "--arch"}, "it is of a GPU",
-                  "add --target cuda, or leave it out");
+    for (const auto& [option, given] : {std::pair{"--backward", o->backward}, {"--arch", o->call.arch.has_value()}})
+      if (given && o->target != "cuda") throw needs_gpu(option);
     if (o->card) take_card(*o);
     o->call.settle(verb.count("--seq") > 0);
     explain(*o);

@@ -27,6 +27,7 @@ struct Explained {
   std::string text;
   nlohmann::ordered_json json;
 };
+bool is_for_cpu(const ExplainOptions& options);
 Explained explain_cpu(const compiler::Mod& mod, const ExplainOptions& options);
 Explained explain_cuda(const compiler::LoweredMod& lowered, const ExplainOptions& options);
 

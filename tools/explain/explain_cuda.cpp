@@ -315,12 +315,10 @@ class OnDevice {
                                  {"row", one.group + ": " + one.label}});
     if (expected_.empty()) out["not_measured"] = why_not_;
     if (!times_.all.empty())
-      out["measured"] = {
-          {"runs", times_.all.size()},
-          {"seconds",
-           {{"best", times_.best()}, {"p10", times_.p10()}, {"median", times_.median()}, {"p90", times_.p90()}}},
-          {"tflops", flop_ / times_.median() / 1e12},
-          {"percent_of_bound", 100 * bound_.seconds() / times_.median()}};
+      out["measured"] = {{"runs", times_.all.size()},
+                         {"seconds", times_.json()},
+                         {"tflops", flop_ / times_.median() / 1e12},
+                         {"percent_of_bound", 100 * bound_.seconds() / times_.median()}};
     return out;
   }
 
@@ -388,10 +386,10 @@ class OnDevice {
 
   void measure(const codegen::Preference* preference) {
     if (!there_)
-      throw Error("bad-usage", "the command line cannot be read", {.name = "--measure"},
-                  call_.arch ? "--arch names a GPU that may not be in this machine"
-                             : "there is no GPU here to measure on",
-                  "leave --measure out, or write --target cpu");
+      throw misused("--measure",
+                    call_.arch ? "--arch names a GPU that may not be in this machine"
+                               : "there is no GPU here to measure on",
+                    "leave --measure out, or write --target cpu");
     constexpr double seconds = 0.3;
     Data data(Device::cuda());
     const ForwardTensors tensors(bench_, data);

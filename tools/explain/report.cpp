@@ -121,7 +121,7 @@ class Report {
   void engines() {
     ExplainOptions o = o_.explain;
     o.text = o_.picture.text;
-    if (o.target == "cpu" || (o.target == "auto" && o.measure)) {
+    if (is_for_cpu(o)) {
       heading("On this CPU");
       block(explain_cpu(of_.lowered.mod, o).text);
     }

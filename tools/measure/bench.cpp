@@ -25,21 +25,16 @@ void BenchOptions::check() const {
   require_word("--target", target, std::array<std::string, 3>{"auto", "cpu", "cuda"});
   require_word("--cover", cover.value_or("each"), std::array<std::string, 2>{"each", "once"});
   require_word("--starts", starts.value_or("host"), std::array<std::string, 2>{"host", "device"});
-  if (step && backward)
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--step"}, "--backward is a part of it",
-                "leave one of them out");
+  if (step && backward) throw misused("--step", "--backward is a part of it", "leave one of them out");
   if (grads && !has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--grads"}, "a forward has no gradients",
-                "add --backward or --step, or leave it out");
+    throw misused("--grads", "a forward has no gradients", "add --backward or --step, or leave it out");
   if (cover && direction() == Direction::backward)
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--cover"},
-                "a cover is for forwards; a backward lists its own tiles", "leave it out, or write --step");
+    throw misused("--cover", "a cover is for forwards; a backward lists its own tiles",
+                  "leave it out, or write --step");
   if (starts && !packed())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--starts"},
-                "it sets where the starts of packed sequences are", "add --lengths, or leave it out");
+    throw misused("--starts", "it sets where the starts of packed sequences are", "add --lengths, or leave it out");
   if (graph && has_backward())
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--graph"}, "graphs of forwards are measured",
-                "leave it out, or measure a forward");
+    throw misused("--graph", "graphs of forwards are measured", "leave it out, or measure a forward");
   CallOptions::check();
   if (has_backward()) check_for_backward();
   for (const std::string& row : rows) require_word("--row", row, bench_rows());
@@ -52,8 +47,7 @@ void BenchOptions::add_to(CLI::App& verb) {
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", rows, "a known attention; all of them if left out")->type_name(names);
-  text.add_bare_to(verb);
-  text.add_to(verb, Captures::FilesOrTypes);
+  text.add_to(verb);
   add_types_to(verb);
   add_sizes_to(verb);
   add_cache_to(verb);
@@ -100,9 +94,7 @@ void BenchOptions::check_for_host() const {
                                       {"--lengths", packed()},
                                       {"--graph", graph.has_value()},
                                       {"--paced", paced}})
-    if (given)
-      throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
-                  "add --target cuda, or leave it out");
+    if (given) throw needs_gpu(option);
 }
 
 nlohmann::ordered_json BenchOptions::shape() const {
@@ -159,32 +151,31 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct Result {
   std::string row, mod;
   int threads = 1;
-  double best = 0, median = 0, p10 = 0, p90 = 0;  ///< seconds
-  std::size_t runs = 0;
+  Times times{};
   double flop = 0, peak = 0, first_call = 0;
   double bytes = 0;  ///< of keys and values, of a decoder's step
   runtime::Stages stages{};
 
   double gflops(double seconds) const { return flop / seconds / 1e9; }
+  double percent(double seconds) const { return 100 * gflops(seconds) / (peak * threads); }
 };
 
 Json json_of(const Result& r, const BenchOptions& o) {
+  const double best = r.times.best(), median = r.times.median();
   Json line{{"row", r.row}, {"mod", r.mod}, {"direction", std::string(name_of(o.direction()))}};
   line.update(o.shape());
   line.update({{"isa", std::string(codegen::name_of(runtime::cpu::isa()))},
                {"threads", r.threads},
-               {"runs", r.runs},
-               {"seconds", {{"best", r.best}, {"p10", r.p10}, {"median", r.median}, {"p90", r.p90}}},
-               {"gflops", {{"best", r.gflops(r.best)}, {"median", r.gflops(r.median)}}},
+               {"runs", r.times.all.size()},
+               {"seconds", r.times.json()},
+               {"gflops", {{"best", r.gflops(best)}, {"median", r.gflops(median)}}},
                {"peak_gflops_one_thread", r.peak},
-               {"percent_of_peak",
-                {{"best", 100 * r.gflops(r.best) / (r.peak * r.threads)},
-                 {"median", 100 * r.gflops(r.median) / (r.peak * r.threads)}}},
+               {"percent_of_peak", {{"best", r.percent(best)}, {"median", r.percent(median)}}},
                {"stages", {{"visits", r.stages.visits}, {"pack", r.stages.pack}, {"attend", r.stages.attend}}},
                {"first_call_seconds", r.first_call}});
   if (o.decode)
     line.update(
-        {{"kv_bytes", r.bytes}, {"gb_s", {{"best", r.bytes / r.best / 1e9}, {"median", r.bytes / r.median / 1e9}}}});
+        {{"kv_bytes", r.bytes}, {"gb_s", {{"best", r.bytes / best / 1e9}, {"median", r.bytes / median / 1e9}}}});
   return line;
 }
 
@@ -244,7 +235,7 @@ class Bench {
       once(one.attention, calls, with, r.stages);
       r.first_call = seconds_since(start);
       const Memory memory(one, calls, o_, with);
-      std::vector<double> times;
+      std::vector<double>& times = r.times.all;
       std::vector<double> peaks;
       for (start = Clock::now(); times.size() < 5 || seconds_since(start) < o_.seconds;) {
         // The peak is measured between calls, because the processor's clock varies over time.
@@ -257,11 +248,6 @@ class Bench {
       }
       std::sort(times.begin(), times.end());
       r.peak = *std::max_element(peaks.begin(), peaks.end());
-      r.runs = times.size();
-      r.best = times.front();
-      r.median = times[times.size() / 2];
-      r.p10 = times[times.size() / 10];
-      r.p90 = times[times.size() * 9 / 10];
       progress_->wipe();
       print(r);
       progress_->step(r.row);
@@ -282,20 +268,13 @@ class Bench {
     Resources resources;
   };
   void print(const Result& r) {
-    Json line = json_of(r, o_);
-    const std::optional<Json> compared = history_.note(line);
-    if (o_.json) {
-      if (compared) line["compared"] = *compared;
-      write_json(line);
-    } else {
+    history_.tell(json_of(r, o_), o_.json, [&] {
       if (!std::exchange(header_stands_, true)) header();
+      const double best = r.times.best(), median = r.times.median();
       print_out("{:<10} {:>7} {:>10.3f} {:>10.3f} {:>9.1f} {:>7.1f} {:>9.1f} {:>9.1f}{}\n", r.row, r.threads,
-                r.best * 1e3, r.median * 1e3, r.gflops(r.best), 100 * r.gflops(r.best) / (r.peak * r.threads),
-                100 * r.gflops(r.median) / (r.peak * r.threads), r.first_call * 1e3,
-                o_.decode ? fmt::format(" {:>9.1f}", r.bytes / r.median / 1e9) : "");
-      if (compared) print_out("           {}\n", in_words(*compared));
-    }
-    flush_out();
+                best * 1e3, median * 1e3, r.gflops(best), r.percent(best), r.percent(median), r.first_call * 1e3,
+                o_.decode ? fmt::format(" {:>9.1f}", r.bytes / median / 1e9) : "");
+    });
   }
 
   const BenchOptions& o_;

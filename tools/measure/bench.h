@@ -96,6 +96,7 @@ struct Times {
   double median() const { return all[all.size() / 2]; }
   double p10() const { return all[all.size() / 10]; }
   double p90() const { return all[all.size() * 9 / 10]; }
+  nlohmann::ordered_json json() const;
 };
 
 /// Runs --target cuda.
@@ -108,10 +109,13 @@ class History {
   /// read at once. Throws an Error if the second is missing or has lines that attune bench does not write.
   History(const std::optional<std::string>& save, const std::optional<std::string>& compare);
 
-  /// Stores a line as attune bench --json prints it. Returns its comparison with earlier ones, if asked for.
-  std::optional<nlohmann::ordered_json> note(const nlohmann::ordered_json& line) const;
+  /// Stores a result, which is a line of attune bench --json, and prints it: as this line, or by `print`. Then comes
+  /// its comparison with earlier ones, if asked for.
+  void tell(nlohmann::ordered_json line, bool as_json, const std::function<void()>& print) const;
 
  private:
+  std::optional<nlohmann::ordered_json> note(const nlohmann::ordered_json& line) const;
+
   std::filesystem::path save_;
   std::vector<nlohmann::ordered_json> earlier_;
   std::string against_;
@@ -119,8 +123,5 @@ class History {
 
 /// A NAME, which has no / and does not end in .jsonl, means a file below the user's state folder.
 std::filesystem::path history_file(const std::string& name_or_file);
-
-/// The result of `note` as a line of text.
-std::string in_words(const nlohmann::ordered_json& compared);
 
 }  // namespace attune::tools

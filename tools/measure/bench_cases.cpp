@@ -154,6 +154,10 @@ std::vector<Case> bench_cases(const BenchOptions& o, Data& data) {
   return out;
 }
 
+nlohmann::ordered_json Times::json() const {
+  return {{"best", best()}, {"p10", p10()}, {"median", median()}, {"p90", p90()}};
+}
+
 void check_positions(const std::vector<Case>& cases, const CallOptions& options) {
   for (const Case& one : cases) options.check_position(compiler::lower(one.attention));
 }
@@ -188,7 +192,7 @@ CapturedGradients::CapturedGradients(const Attention& attention, const Data& dat
     const Tensor& of = lowered.slots.captures[slot];
     if (!has[slot] || std::ranges::find(captured, of, &Backward::Captured::of) != captured.end()) continue;
     const DType own = of.dtype == DType::f64 ? DType::f32 : of.dtype;
-    memory.push_back(data.zeros(type.value_or(own), {of.shape.begin(), of.shape.begin() + of.rank}));
+    memory.push_back(data.zeros(type.value_or(own), of));
     names.push_back(lowered.mod.captures[slot].name);
     captured.push_back({of, memory.back().tensor});
   }

@@ -148,7 +148,7 @@ class CudaBench {
     line.update({{"first_call_seconds", r.first_call},
                  {"flop", r.flop},
                  {"runs", t.all.size()},
-                 {"seconds", {{"best", t.best()}, {"p10", t.p10()}, {"median", t.median()}, {"p90", t.p90()}}},
+                 {"seconds", t.json()},
                  {"tflops", {{"best", r.tflops(t.best())}, {"median", r.tflops(t.median())}}}});
     if (o_.decode)
       line.update({{"kv_bytes", r.bytes},
@@ -157,12 +157,7 @@ class CudaBench {
   }
 
   void print(const Prepared& r, const Times& t) {
-    Json line = json_of(r, t);
-    const std::optional<Json> compared = history_.note(line);
-    if (o_.json) {
-      if (compared) line["compared"] = *compared;
-      write_json(line);
-    } else {
+    history_.tell(json_of(r, t), o_.json, [&] {
       if (!std::exchange(header_stands_, true)) {
         const std::string sizes = o_.packed() ? o_.lengths_text() : fmt::format("B={} {}", o_.batch, o_.lengths_text());
         print_out("{} {}{}{}, {} H={}/{} D={}/{}, {}{}\n", o_.types_text(), name_of(o_.direction()),
@@ -176,9 +171,7 @@ class CudaBench {
                 t.median() * 1e3, t.p90() * 1e3, r.tflops(t.best()), r.tflops(t.median()),
                 o_.decode ? fmt::format(" {:>9.1f}", r.bytes / t.median() / 1e9) : "", r.kernels[0].kernel);
       for (std::size_t i = 1; i < r.kernels.size(); ++i) print_out("{:>63}{}\n", "", r.kernels[i].kernel);
-      if (compared) print_out("           {}\n", in_words(*compared));
-    }
-    flush_out();
+    });
   }
 
   const BenchOptions& o_;

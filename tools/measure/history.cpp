@@ -142,6 +142,9 @@ std::optional<Json> History::note(const Json& line) const {
   return out;
 }
 
+namespace {
+
+/// A comparison as a line of text.
 std::string in_words(const Json& c) {
   const auto n = c.at("results").get<std::size_t>();
   const std::string against = c.at("against").get<std::string>();
@@ -151,6 +154,16 @@ std::string in_words(const Json& c) {
                      c.at("ratio").get<double>(), against, n, n == 1 ? "" : "s", c.at("least").get<double>(),
                      c.at("most").get<double>(), verdict == "noise" ? "within the noise" : verdict,
                      c.at("same_machine").get<bool>() ? "" : ", on another machine");
+}
+
+}  // namespace
+
+void History::tell(Json line, bool as_json, const std::function<void()>& print) const {
+  const std::optional<Json> compared = note(line);
+  if (compared && as_json) line["compared"] = *compared;
+  as_json ? write_json(line) : print();
+  if (compared && !as_json) print_out("           {}\n", in_words(*compared));
+  flush_out();
 }
 
 }  // namespace attune::tools

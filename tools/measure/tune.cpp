@@ -2,12 +2,10 @@
 // it
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <fmt/format.h>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -106,14 +104,6 @@ bool same(const Tensor& a, const Tensor& b) {
     size += y * y;
   }
   return difference <= 1e-4 * size;  // 1 in 100: bf16 is accurate to 1 in 500
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::array<char, 16> text{};
-  std::tm parts{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", gmtime_r(&now, &parts));
-  return text.data();
 }
 
 /// Progress on stderr while kernels are tried: a bar over all attentions, or a line for each kernel.
@@ -250,7 +240,7 @@ class Tuner {
     const runtime::cuda::Tuned row{.variant = last[best].variant,
                                    .tflops = flop_ / median(best) / 1e12,
                                    .usual_tflops = flop_ / median(0) / 1e12,
-                                   .date = today(),
+                                   .date = timestamp().substr(0, 10),
                                    .kernels = std::string(codegen::headers_digest())};
     const std::filesystem::path path = runtime::cuda::tuned_path();
     // A kernel that the user named may not be the fastest. Only results of dense and packed calls are stored: a cache's

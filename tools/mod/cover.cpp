@@ -269,8 +269,7 @@ class CoverVerb {
 void add_cover(CLI::App& app) {
   auto o = std::make_shared<CoverOptions>();
   CLI::App& verb = *app.add_subcommand("cover", "which tiles a mask leaves empty, full or partial, and why");
-  o->text.add_bare_to(verb, "a mask");
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->text.add_to(verb, "a mask");
   o->extent.add_to(verb);
   verb.add_option("--along", o->along, "lists of kv for each tile of queries, or of q for each tile of keys")
       ->type_name("kv|q");

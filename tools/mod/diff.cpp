@@ -55,9 +55,9 @@ bool is_file(const std::string& mod) { return mod.ends_with(".mod"); }
 TextAttention attention_of(const DiffOptions& o, const Side& side) {
   TextOptions own = side.mod && is_file(*side.mod) ? read_mod(*side.mod) : TextOptions{};
   if (side.mod && !is_file(*side.mod)) own.bare = side.mod;
-  for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})
+  for (const auto& [word, member] : runtime::written_parts)
     if (side.text.*member) own.*member = side.text.*member;
-  for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
+  for (const auto& [word, member] : assignments)
     (own.*member).insert((own.*member).begin(), (o.shared.*member).begin(), (o.shared.*member).end());
   const Attention alone = build(own, Captures::FilesOrTypes).attention;
   if (!bool(alone.score)) own.score = o.shared.score;
@@ -176,7 +176,7 @@ void add_diff(CLI::App& app) {
   verb.add_option("B", o->b.mod, "another")->type_name("EXPR|FILE.mod");
   add_side(verb, "a", o->a);
   add_side(verb, "b", o->b);
-  o->shared.add_to(verb, Captures::FilesOrTypes);
+  o->shared.add_options_to(verb, Captures::FilesOrTypes);
   o->call.add_to(verb);
   std::string words = fmt::format("{}", fmt::join(stages_of_diff, "|"));
   add_words(verb, "--only", o->only, "only these stages, separated by commas")->type_name(words);
@@ -206,11 +206,7 @@ void add_diff(CLI::App& app) {
     require_word("--color", o->color, std::array<std::string, 3>{"auto", "always", "never"});
     const std::vector<std::string> known(stages_of_diff.begin(), stages_of_diff.end());
     for (const std::string& stage : o->only) require_word("--only", stage, known);
-    bool any = o->a.mod || o->b.mod;
-    for (const Side* side : {&o->a, &o->b})
-      for (const auto member : {&TextOptions::score, &TextOptions::mask, &TextOptions::prob, &TextOptions::sink})
-        any |= (side->text.*member).has_value();
-    if (!any)
+    if (!o->a.mod && !o->b.mod && !o->a.text.given() && !o->b.text.given())
       throw Error("no-expression", "attune diff has nothing to compare", {}, "neither A nor B is given",
                   "write attune diff 'kv <= q' 'kv < q', or use --a-mask and --b-mask");
     if (!diff(*o)) throw CLI::RuntimeError(1);

@@ -44,8 +44,7 @@ void add_print(CLI::App& app) {
   auto options = std::make_shared<TextOptions>();
   auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("print", "expressions as attune reads them, and simplified");
-  options->add_bare_to(verb);
-  options->add_to(verb, Captures::FilesOrTypes);
+  options->add_to(verb);
   verb.add_flag("--json", *json, "as JSON");
   verb.footer("Shows each expression as attune reads it, and, where that differs, what the compiler's rewrite rules "
               "make of it. "
@@ -106,8 +105,7 @@ void add_grad(CLI::App& app) {
   auto options = std::make_shared<TextOptions>();
   auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("grad", "the derivative of an expression, and of the captures it reads");
-  options->add_bare_to(verb, "a score");
-  options->add_to(verb, Captures::FilesOrTypes);
+  options->add_to(verb, "a score");
   verb.add_flag("--json", *json, "as JSON");
   verb.footer(
       "Shows the derivative of a score by s, of a prob mod by p, and for each captured tensor what is added to its "

@@ -38,15 +38,9 @@ namespace {
 
 /// The first word of a line, and the rest without blanks around it.
 std::pair<std::string, std::string> first_word(std::string_view line) {
-  constexpr std::string_view blanks = " \t\r";
-  const auto trim = [&](std::string_view text) {
-    const std::size_t begin = text.find_first_not_of(blanks);
-    return begin == std::string_view::npos ? std::string_view()
-                                           : text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
-  };
-  line = trim(line);
-  const std::size_t end = std::min(line.find_first_of(blanks), line.size());
-  return {std::string(line.substr(0, end)), std::string(trim(line.substr(end)))};
+  line = trimmed(line);
+  const std::size_t end = std::min(line.find_first_of(" \t\r"), line.size());
+  return {std::string(line.substr(0, end)), std::string(trimmed(line.substr(end)))};
 }
 
 /// Splits words as a shell does: at blanks, with quotes around words that contain some.
@@ -71,21 +65,6 @@ std::vector<std::string> words_of(std::string_view text) {
   if (quote != 0)
     throw Error("stray-argument", "a quote is not closed", {.text = std::string(text), .begin = 0, .end = text.size()},
                 fmt::format("there is no second {}", quote), "close it");
-  return out;
-}
-
-/// The mod as command-line options.
-std::vector<std::string> arguments(const TextOptions& mod) {
-  std::vector<std::string> out;
-  for (const auto& [option, member] :
-       {std::pair{"--capture=", &TextOptions::captures}, std::pair{"--param=", &TextOptions::params},
-        std::pair{"--let=", &TextOptions::lets}})
-    for (const std::string& one : mod.*member) out.push_back(option + one);
-  for (const auto& [option, member] :
-       {std::pair{"--score=", &TextOptions::score}, std::pair{"--mask=", &TextOptions::mask},
-        std::pair{"--prob=", &TextOptions::prob}, std::pair{"--sink=", &TextOptions::sink},
-        std::pair{"--score=", &TextOptions::bare}})
-    if (mod.*member) out.push_back(option + *(mod.*member));
   return out;
 }
 
@@ -173,7 +152,6 @@ class Repl {
       return std::ranges::find(o.names, "--score") != o.names.end() && o.group == "The attention";
     });
   }
-  static std::string name_of(const ManualPage& verb) { return verb.name.substr(verb.name.rfind(' ') + 1); }
 
   void handle(const std::string& line) {
     const auto [word, rest] = first_word(line);
@@ -189,7 +167,7 @@ class Repl {
     const std::vector<std::string> known = mod_words();
     if (std::ranges::find(known, name) != known.end()) return change(name, rest);
     for (const ManualPage& verb : page_.verbs)
-      if (name == name_of(verb) && is_for_mods(verb)) return hand_over(name, words_of(rest));
+      if (name == verb.verb() && is_for_mods(verb)) return hand_over(name, words_of(rest));
     std::vector<std::string> all = command_names();
     const auto near = ir::nearest(word, all);
     throw Error("unknown-verb", fmt::format("there is no command `{}`", word),
@@ -203,7 +181,7 @@ class Repl {
     for (const std::string& word : mod_words()) out.push_back(":" + word);
     for (const Command& command : commands()) out.push_back(std::string(":") + command.name);
     for (const ManualPage& verb : page_.verbs)
-      if (is_for_mods(verb) && name_of(verb) != "run") out.push_back(":" + name_of(verb));
+      if (is_for_mods(verb) && verb.verb() != "run") out.push_back(":" + verb.verb());
     return out;
   }
 
@@ -227,7 +205,7 @@ class Repl {
     const bool mask = bool(built.attention.mask);
     print_out("{:<11} {}\n", mask ? "mask" : "score", ir::print(mask ? mod.mask : mod.score, mod.signature()));
     flush_out();
-    if (!mask) call("grad", arguments(one));
+    if (!mask) call("grad", mod_arguments(one));
     picture(one);
     return mask;
   }
@@ -277,7 +255,7 @@ class Repl {
     bool any = false;
     for (const auto& [word, member] : runtime::written_parts)
       if (what == word) any = std::exchange(changed.*member, std::nullopt).has_value();
-    for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
+    for (const auto& [word, member] : assignments)
       any |= std::erase_if(changed.*member, [&](const std::string& one) { return one.starts_with(what + "="); }) > 0;
     if (!any)
       throw Error("unknown-name", fmt::format("the mod has no `{}`", what), {}, "see :show", "name what is there");
@@ -295,7 +273,7 @@ class Repl {
     o.add_to(options);
     if (!parse(options, words_of(rest))) return;
     o.text = mod_;
-    if (!mod_.score && !mod_.mask && !mod_.prob && !mod_.sink) o.text.score = "s";
+    if (!mod_.given()) o.text.score = "s";
     o.check();
     Data data;
     const Case one = std::move(bench_cases(o, data).at(0));
@@ -308,10 +286,7 @@ class Repl {
     const double first = seconds(), then = std::min({seconds(), seconds(), seconds()});
     Attention exactly = one.attention;
     exactly.target = Target::oracle;
-    const auto f32 = [&](const Owned& like) {
-      return data.zeros(DType::f32, {like.tensor.shape.begin(), like.tensor.shape.begin() + like.tensor.rank});
-    };
-    const Owned out = f32(tensors.o), lse = f32(tensors.lse);
+    const Owned out = data.zeros(DType::f32, tensors.o.tensor), lse = data.zeros(DType::f32, tensors.lse.tensor);
     Forward call = tensors.call();
     call.o = out.tensor;
     call.lse = lse.tensor;
@@ -354,7 +329,7 @@ class Repl {
     for (const Command& c : commands()) line(fmt::format(":{} {}", c.name, c.takes), c.about);
     print_out("\nWith the mod, and the options of the command line:\n\n");
     for (const ManualPage& verb : page_.verbs)
-      if (is_for_mods(verb) && name_of(verb) != "run") line(fmt::format(":{} [OPTION]...", name_of(verb)), verb.about);
+      if (is_for_mods(verb) && verb.verb() != "run") line(fmt::format(":{} [OPTION]...", verb.verb()), verb.about);
   }
 
   void call(const std::string& verb, const std::vector<std::string>& options) {
@@ -364,7 +339,7 @@ class Repl {
   }
 
   void hand_over(const std::string& verb, const std::vector<std::string>& more) {
-    std::vector<std::string> all = arguments(mod_);
+    std::vector<std::string> all = mod_arguments(mod_);
     // The mod is side A of the comparison, to which nothing is added.
     if (verb == "diff" && !more.empty() && !more[0].starts_with("-")) all.emplace_back("");
     all.insert(all.end(), more.begin(), more.end());
@@ -376,7 +351,7 @@ class Repl {
     const std::string command = first_word(line).first;
     if (command.empty()) words = command_names();
     for (const ManualPage& verb : page_.verbs) {
-      if (command != ":" + name_of(verb)) continue;
+      if (command != ":" + verb.verb()) continue;
       const std::string_view before = line.substr(0, line.find_last_not_of(' ') + 1);
       for (const ManualOption& o : verb.options) {
         words.insert(words.end(), o.names.begin(), o.names.end());
@@ -389,7 +364,7 @@ class Repl {
       for (const ir::OpRow& row : ir::op_rows)
         if (row.bind == 0 && !row.spelling.empty()) words.push_back(std::string(row.spelling) + "(");
       for (const ir::NamedMod& mod : ir::named_mods()) words.push_back(std::string(mod.name) + "(");
-      for (const auto member : {&TextOptions::captures, &TextOptions::params, &TextOptions::lets})
+      for (const auto& [word_of, member] : assignments)
         for (const std::string& one : mod_.*member) words.push_back(one.substr(0, one.find('=')));
     }
     return beginning_with(word, std::move(words));

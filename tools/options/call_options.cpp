@@ -18,10 +18,6 @@
 namespace attune::tools {
 namespace {
 
-Error misused(const std::string& option, std::string why, std::string fix) {
-  return {"bad-usage", "the command line cannot be read", {.name = option}, std::move(why), std::move(fix)};
-}
-
 /// Puts options under this heading of the help; an empty one leaves them where they are.
 template <class... Options>
 void under(const std::string& group, Options*... options) {
@@ -159,11 +155,7 @@ void CallOptions::read_keys(std::string_view keys) {
     kv_random = number(keys.substr(random.size()));
     return;
   }
-  for (std::size_t from = 0; from <= keys.size();) {
-    const std::size_t to = std::min(keys.find(',', from), keys.size());
-    kv_lengths.push_back(number(keys.substr(from, to - from)));
-    from = to + 1;
-  }
+  for (const std::string& one : split(keys, ',')) kv_lengths.push_back(number(one));
   if (kv_lengths.size() > 1) return;
   kv_seq = kv_lengths[0];
   kv_lengths.clear();
@@ -215,8 +207,7 @@ void DeviceCall::add_to(CLI::App& verb, bool beside_picture) {
 void DeviceCall::check() const {
   CallOptions::check();
   if (as_packed && (decode || q_offset))
-    throw Error("bad-usage", "the command line cannot be read", {.name = "--packed"},
-                "packed sequences begin at position 0, and have no cache", "leave one of them out");
+    throw misused("--packed", "packed sequences begin at position 0, and have no cache", "leave one of them out");
   // The choice of a kernel refuses architectures that are too old for any.
   if (arch && *arch >= codegen::multiprocessors().front().arch && !runtime::is_known_arch(*arch)) {
     std::vector<int> known;
@@ -238,13 +229,11 @@ codegen::CallSpec DeviceCall::spec(const compiler::LoweredMod& lowered, int othe
   Forward call = tensors.call();
   Owned maxima;
   if (max) {
-    maxima = data.zeros(DType::f32,
-                        {tensors.lse.tensor.shape.begin(), tensors.lse.tensor.shape.begin() + tensors.lse.tensor.rank});
+    maxima = data.zeros(DType::f32, tensors.lse.tensor);
     call.max = maxima.tensor;
   }
   std::vector<Tensor> captures;
-  for (const Tensor& t : lowered.slots.captures)
-    captures.push_back(data.zeros(t.dtype, {t.shape.begin(), t.shape.begin() + t.rank}).tensor);
+  for (const Tensor& t : lowered.slots.captures) captures.push_back(data.zeros(t.dtype, t).tensor);
   call.captures = captures;
   codegen::CallSpec out = runtime::call_spec(lowered, call, arch.value_or(otherwise), exact.asked());
   if (kernel) out.preference = {codegen::variant(*kernel), true, ""};

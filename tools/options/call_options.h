@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,9 @@ struct CallOptions {
   void read_keys(std::string_view keys);  ///< N, N,... or random:N
 };
 
+/// A new contiguous tensor, zeroed.
+Owned made(DType type, std::span<const std::int64_t> shape, const Device& device = Device::cpu());
+
 /// Normally distributed numbers, as in a model, the same in every run. A million of them repeat: drawn one by
 /// one, a bias for each pair of 2048 positions and 16 heads took 6 s.
 class Data {
@@ -78,6 +82,10 @@ class Data {
   Owned normal(DType type, const std::vector<std::int64_t>& shape);
   Owned fill(DType type, const std::vector<std::int64_t>& shape, const std::function<double(std::int64_t)>& value);
   Owned zeros(DType type, const std::vector<std::int64_t>& shape) const;
+  /// Of the shape of another tensor.
+  Owned zeros(DType type, const Tensor& like) const {
+    return zeros(type, {like.shape.begin(), like.shape.begin() + like.rank});
+  }
   const Device& device() const { return device_; }
 
  private:

@@ -10,12 +10,18 @@
 #include "tools/options/call_options.h"
 
 namespace attune::tools {
+
+Owned made(DType type, std::span<const std::int64_t> shape, const Device& device) {
+  Owned out;
+  out.memory = detail::allocate(device, type, shape);
+  out.tensor = Tensor(out.memory.get(), type, shape, {}, device);
+  return out;
+}
+
 namespace {
 
 Owned filled(DType type, std::span<const std::int64_t> shape, const std::function<double(std::int64_t)>& value) {
-  Owned out;
-  out.memory = detail::allocate(Device::cpu(), type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape);
+  const Owned out = made(type, shape);
   for (std::int64_t i = 0; i < out.tensor.size(); ++i) runtime::store(out.tensor, i, value(i));
   return out;
 }
@@ -46,9 +52,7 @@ Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
   const std::int64_t size = Tensor(nullptr, type, shape).size();
   if (described_ || size <= most) return fill(type, shape, draw);
   const Owned some = filled(type, std::array{most}, draw);
-  Owned out;
-  out.memory = detail::allocate(device_, type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
+  const Owned out = made(type, shape, device_);
   const auto width = static_cast<std::int64_t>(size_of(type));
   for (std::int64_t at = 0; at < size; at += most) {
     const std::array part{std::min(most, size - at)};
@@ -59,11 +63,7 @@ Owned Data::normal(DType type, const std::vector<std::int64_t>& shape) {
 }
 
 Owned Data::zeros(DType type, const std::vector<std::int64_t>& shape) const {
-  if (described_) return at_an_address(type, shape);
-  Owned out;
-  out.memory = detail::allocate(device_, type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape, {}, device_);
-  return out;
+  return described_ ? at_an_address(type, shape) : made(type, shape, device_);
 }
 
 namespace {

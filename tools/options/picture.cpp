@@ -19,7 +19,7 @@
 #include "playground/fill.h"
 #include "playground/say.h"
 #include "runtime/machine/archive.h"
-#include "tools/options/text.h"
+#include "tools/options/call_options.h"
 
 namespace attune::tools {
 namespace {
@@ -119,8 +119,7 @@ std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<
 }  // namespace
 
 void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
-  text.add_bare_to(verb);
-  text.add_to(verb, Captures::FilesOrTypes);
+  text.add_to(verb);
   extent.add_to(verb, beside_call);
   verb.add_option("--fill", fills,
                   "fills a captured tensor that was given as a type: normal, slopes, documents:6, coins:0.2, "
@@ -155,8 +154,7 @@ Pictured PictureOptions::pictured(bool unfilled, compiler::Steps* steps) const {
     if (found == how.end() && !unfilled)
       throw Error("no-data", "a picture cannot be drawn", {}, fmt::format("it reads {}, declared without data", name),
                   fmt::format("give the file: --capture {0}=FILE.npy, or say how to fill it: --fill {0}=normal", name));
-    runtime::Owned out{detail::allocate(Device::cpu(), type, shape), {}};
-    out.tensor = Tensor(out.memory.get(), type, shape);
+    const Owned out = made(type, shape);
     declared.push_back(name);
     playground::fill(out.tensor, found == how.end() ? playground::Fill{} : found->second, name);
     return out;

@@ -22,7 +22,7 @@
 
 namespace attune::tools {
 
-void TextOptions::add_to(CLI::App& verb, Captures allowed) {
+void TextOptions::add_options_to(CLI::App& verb, Captures allowed) {
   const std::string group = "The attention";
   verb.add_option("--score", score, "changes s = scale * (q . k)")->type_name("EXPR")->group(group);
   verb.add_option("--mask", mask, "which pairs stay")->type_name("EXPR")->group(group);
@@ -91,7 +91,10 @@ void tell_doubts(const TextOptions& options) {
   if (options.given()) built(options, Captures::FilesOrTypes);
 }
 
-void TextOptions::add_bare_to(CLI::App& verb, const std::string& what) { verb.add_option("EXPR", bare, what); }
+void TextOptions::add_to(CLI::App& verb, const std::string& what) {
+  verb.add_option("EXPR", bare, what);
+  add_options_to(verb, Captures::FilesOrTypes);
+}
 
 CLI::Option& ExactOption::add_to(CLI::App& verb) {
   const auto row = std::ranges::find(runtime::shape_rows(), "exact", &runtime::ShapeRow::name);
@@ -107,10 +110,28 @@ std::optional<bool> ExactOption::asked() const {
   return *word == "true";
 }
 
+Error misused(const std::string& option, std::string why, std::string fix) {
+  return {"bad-usage", "the command line cannot be read", {.name = option}, std::move(why), std::move(fix)};
+}
+
+Error needs_gpu(const std::string& option) {
+  return misused(option, "it is for kernels of a GPU", "add --target cuda, or leave it out");
+}
+
 void require_expression(const runtime::Written& o, const std::string& verb) {
   if (o.given()) return;
   throw Error("no-expression", fmt::format("attune {} has nothing to work on", verb), {}, "no expression is given",
               fmt::format("write attune {} 's + 1.0f', or use --score, --mask, --prob or --sink", verb));
+}
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> out;
+  while (true) {
+    const std::size_t end = text.find(at);
+    out.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return out;
+    text.remove_prefix(end + 1);
+  }
 }
 
 CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std::string>& into,
@@ -119,11 +140,8 @@ CLI::Option* add_words(CLI::App& verb, const std::string& name, std::vector<std:
       name,
       [&into](const std::vector<std::string>& lists) {
         for (const std::string& list : lists)
-          for (std::size_t begin = 0; begin <= list.size();) {
-            const std::size_t end = std::min(list.find(',', begin), list.size());
-            if (end > begin) into.push_back(list.substr(begin, end - begin));
-            begin = end + 1;
-          }
+          for (std::string& word : split(list, ','))
+            if (!word.empty()) into.push_back(std::move(word));
         if (into.empty()) into.emplace_back();
       },
       meaning);
@@ -173,15 +191,7 @@ double number(const std::string& option, const std::string& text) {
               fmt::format("write {} 0.125", option));
 }
 
-namespace {
-
 using runtime::written_parts;
-struct Assignment {
-  const char* word;
-  std::vector<std::string> TextOptions::*member;
-};
-constexpr std::array<Assignment, 3> assignments{
-    {{"capture", &TextOptions::captures}, {"param", &TextOptions::params}, {"let", &TextOptions::lets}}};
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t\r";
@@ -189,6 +199,8 @@ std::string_view trimmed(std::string_view text) {
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
+
+namespace {
 
 /// The NAME in NAME=VALUE.
 std::string_view name_in(std::string_view assignment) { return trimmed(assignment.substr(0, assignment.find('='))); }
@@ -282,6 +294,16 @@ std::string mod_text(const TextOptions& mod) {
     for (const std::string& one : mod.*member) out += fmt::format("{} {}\n", word, one);
   for (const auto& [word, member] : written_parts)
     if (mod.*member) out += fmt::format("{} {}\n", word, *(mod.*member));
+  return out;
+}
+
+std::vector<std::string> mod_arguments(const TextOptions& mod) {
+  std::vector<std::string> out;
+  for (const auto& [word, member] : assignments)
+    for (const std::string& one : mod.*member) out.push_back(fmt::format("--{}={}", word, one));
+  for (const auto& [word, member] : written_parts)
+    if (mod.*member) out.push_back(fmt::format("--{}={}", word, *(mod.*member)));
+  if (mod.bare) out.push_back("--score=" + *mod.bare);
   return out;
 }
 

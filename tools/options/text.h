@@ -2,11 +2,14 @@
 // --param; a mod as a file
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <attune/error.h>
 
 #include "runtime/attention/offline/written.h"
 
@@ -22,9 +25,9 @@ using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_t
 
 struct TextOptions : runtime::Written {
   /// Also --mod, whose lines the other options replace.
-  void add_to(CLI::App& verb, Captures allowed);
-  /// Adds the expression without an option; the text is its meaning, for the help.
-  void add_bare_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
+  void add_options_to(CLI::App& verb, Captures allowed);
+  /// These options, and the expression without an option; the text is its meaning, for the help.
+  void add_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
 };
 
 /// runtime::build(), and a line on stderr for each legal but doubtful thing: a division of Ints that is always 0, a
@@ -44,8 +47,16 @@ struct ExactOption {
   std::optional<bool> asked() const;
 };
 
+/// The Error of an option that does not go with others.
+Error misused(const std::string& option, std::string why, std::string fix);
+/// The Error of an option that only kernels of a GPU have, where the target is none.
+Error needs_gpu(const std::string& option);
+
 /// Refuses a verb that has no expression to work on.
 void require_expression(const runtime::Written& written, const std::string& verb);
+
+/// What stands between separators: one text more than there are separators.
+std::vector<std::string> split(std::string_view text, char at);
 
 /// An option that takes words separated by commas. A value of only commas gives one empty word. With CLI11's own
 /// delimiter such a value would give no words, and the next option would become the value.
@@ -70,6 +81,16 @@ void require_seconds(const std::string& option, double value);
 /// An option's number. Throws an Error that names the option unless the whole text is a number.
 double number(const std::string& option, const std::string& text);
 
+/// What a mod has any number of, by the words that options and files have for it: capture, param, let.
+struct Assignment {
+  const char* word;
+  std::vector<std::string> TextOptions::*member;
+};
+inline constexpr std::array<Assignment, 3> assignments{
+    {{"capture", &TextOptions::captures}, {"param", &TextOptions::params}, {"let", &TextOptions::lets}}};
+
+/// A text without blanks around it.
+std::string_view trimmed(std::string_view text);
 /// The words that a line may begin with: score, mask, prob, sink, let, capture, param.
 std::vector<std::string> mod_words();
 /// Adds a line such as `let distance=f32(kv - q)`. False if it begins with none of the words.
@@ -81,5 +102,7 @@ TextOptions read_mod(const std::filesystem::path& path);
 void put_before(TextOptions& mod, const TextOptions& file);
 /// The text that read_mod reads.
 std::string mod_text(const TextOptions& mod);
+/// The same as options of a command line.
+std::vector<std::string> mod_arguments(const TextOptions& mod);
 
 }  // namespace attune::tools

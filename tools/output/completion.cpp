@@ -24,15 +24,12 @@ using runtime::shell_quoted;
 void for_all(const ManualPage& page, const std::function<void(const std::string& path, const ManualPage&)>& visit,
              const std::string& path = "") {
   visit(path, page);
-  for (const ManualPage& verb : page.verbs) {
-    const std::string last = verb.name.substr(verb.name.rfind(' ') + 1);
-    for_all(verb, visit, path.empty() ? last : path + " " + last);
-  }
+  for (const ManualPage& verb : page.verbs) for_all(verb, visit, path + (path.empty() ? "" : " ") + verb.verb());
 }
 
 std::string words_after(const ManualPage& page) {
   std::vector<std::string> out;
-  for (const ManualPage& verb : page.verbs) out.push_back(verb.name.substr(verb.name.rfind(' ') + 1));
+  for (const ManualPage& verb : page.verbs) out.push_back(verb.verb());
   for (const ManualOption& o : page.options) {
     const auto& words = o.positional ? o.choices : o.names;
     out.insert(out.end(), words.begin(), words.end());
@@ -44,6 +41,15 @@ std::string words_after(const ManualPage& page) {
 std::string values_of(const ManualOption& o) {
   if (!o.choices.empty()) return fmt::format("{}", fmt::join(o.choices, " "));
   return o.file ? "@file" : "@any";
+}
+
+/// The cases of a shell's `case` that put a path into a variable.
+std::string paths_of(const ManualPage& root, std::string_view variable) {
+  std::string out;
+  for_all(root, [&](const std::string& path, const ManualPage&) {
+    if (!path.empty()) out += fmt::format("      {0}) {1}={0} ;;\n", shell_quoted(path), variable);
+  });
+  return out;
 }
 
 std::string bash(const ManualPage& root) {
@@ -89,15 +95,7 @@ _attune_files() {{
 }}
 complete -F _attune attune
 )",
-                     version(),
-                     [&] {
-                       std::string paths;
-                       for_all(root, [&](const std::string& path, const ManualPage&) {
-                         if (!path.empty()) paths += fmt::format("      {0}) path={0} ;;\n", shell_quoted(path));
-                       });
-                       return paths;
-                     }(),
-                     values, words);
+                     version(), paths_of(root, "path"), values, words);
 }
 
 /// Replaces characters that end or split a specification of _arguments.
@@ -113,8 +111,7 @@ std::string zsh(const ManualPage& root) {
     cases += fmt::format("    {})\n", shell_quoted(path));
     if (!page.verbs.empty()) {
       cases += "      verbs=(";
-      for (const ManualPage& verb : page.verbs)
-        cases += shell_quoted(verb.name.substr(verb.name.rfind(' ') + 1) + ":" + plain(verb.about)) + " ";
+      for (const ManualPage& verb : page.verbs) cases += shell_quoted(verb.verb() + ":" + plain(verb.about)) + " ";
       cases += ")\n      _describe verb verbs\n";
     }
     cases += "      specs=(";
@@ -133,10 +130,6 @@ std::string zsh(const ManualPage& root) {
     }
     cases += ")\n      ;;\n";
   });
-  std::string paths;
-  for_all(root, [&](const std::string& path, const ManualPage&) {
-    if (!path.empty()) paths += fmt::format("      {0}) at={0} ;;\n", shell_quoted(path));
-  });
   return fmt::format(R"(#compdef attune
 # zsh completion of attune {0}, written by `attune completion zsh`
 _attune() {{
@@ -152,7 +145,7 @@ _attune() {{
 }}
 _attune "$@"
 )",
-                     version(), paths, cases);
+                     version(), paths_of(root, "at"), cases);
 }
 
 std::string fish(const ManualPage& root) {
@@ -161,15 +154,12 @@ std::string fish(const ManualPage& root) {
     std::string when = "__fish_use_subcommand";
     if (!path.empty()) {
       when = "";
-      for (std::size_t at = 0; at < path.size();) {
-        const std::size_t end = std::min(path.find(' ', at), path.size());
-        when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + path.substr(at, end - at));
-        at = end + 1;
-      }
+      for (const std::string& word : split(path, ' '))
+        when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
     }
     for (const ManualPage& verb : page.verbs)
-      out += fmt::format("complete -c attune -n {} -f -a {} -d {}\n", shell_quoted(when),
-                         verb.name.substr(verb.name.rfind(' ') + 1), shell_quoted(verb.about));
+      out += fmt::format("complete -c attune -n {} -f -a {} -d {}\n", shell_quoted(when), verb.verb(),
+                         shell_quoted(verb.about));
     for (const ManualOption& o : page.options) {
       if (o.positional) {
         if (!o.choices.empty())

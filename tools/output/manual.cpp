@@ -10,22 +10,13 @@
 #include <string_view>
 
 #include "runtime/machine/options.h"
+#include "tools/options/text.h"
 #include "tools/verbs.h"
 
 namespace attune::tools {
 namespace {
 
 constexpr std::size_t page_width = 100;
-
-std::vector<std::string> split(std::string_view text, char at) {
-  std::vector<std::string> out;
-  while (true) {
-    const std::size_t end = text.find(at);
-    out.emplace_back(text.substr(0, end));
-    if (end == std::string_view::npos) return out;
-    text.remove_prefix(end + 1);
-  }
-}
 
 /// The words of full|causal, and of cpu|emulated:ARCH those that are whole; none for NAME=FILE|NAME=TYPE, which is not
 /// a list of words.
@@ -229,7 +220,7 @@ std::string as_text(const ManualPage& page) {
   if (!page.verbs.empty()) {
     out += "\nVERBS\n";
     for (const ManualPage& verb : page.verbs) {
-      out += hanging("  " + verb.name.substr(verb.name.rfind(' ') + 1), 14, verb.about);
+      out += hanging("  " + verb.verb(), 14, verb.about);
     }
   }
   for (const std::string& group : groups_of(page)) {

@@ -32,6 +32,8 @@ struct ManualPage {
   std::vector<ManualOption> options;
   std::vector<ManualSection> sections;  ///< including those that every page has
   std::vector<ManualPage> verbs;
+
+  std::string verb() const { return name.substr(name.rfind(' ') + 1); }
 };
 
 ManualPage manual_page(const CLI::App& app, const std::string& name);

@@ -50,9 +50,18 @@ using ShardingOf = std::function<Sharding(const Transport& with)>;
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<std::int64_t> shape_of(const Tensor& t, std::size_t dimension, std::int64_t rows) {
-  std::vector<std::int64_t> out(t.shape.begin(), t.shape.begin() + t.rank);
-  out[dimension] = rows;
+/// The options that give a call of so many rows like this one.
+CallOptions slice_of(const Forward& whole, std::int64_t q_rows, std::int64_t kv_rows) {
+  const auto width = static_cast<std::size_t>(whole.q.rank) - 1;
+  CallOptions out;
+  out.dtype = name_of(whole.q.dtype);
+  out.heads = whole.q.shape[1], out.kv_heads = whole.k.shape[1];
+  out.seq = q_rows, out.kv_seq = kv_rows;
+  out.d = whole.q.shape[width], out.dv = whole.v.shape[width];
+  if (whole.q.rank == 3)
+    out.lengths = {q_rows}, out.kv_lengths = {kv_rows};
+  else
+    out.batch = whole.q.shape[0];
   return out;
 }
 
@@ -61,45 +70,25 @@ class RankCall {
  public:
   RankCall(const Attention& attention, const Forward& whole, const Device& device, std::int64_t q_rows,
            std::int64_t kv_rows, bool backward)
-      : attention_(attention), data_(device), device_(device) {
-    const bool packed = whole.q.rank == 3;
-    const std::size_t rows = packed ? 0 : 2;
-    const auto q_shape = shape_of(whole.q, rows, q_rows), k_shape = shape_of(whole.k, rows, kv_rows),
-               v_shape = shape_of(whole.v, rows, kv_rows);
-    auto o_shape = q_shape;
-    o_shape.back() = v_shape.back();
-    const std::vector<std::int64_t> lse_shape = packed ? std::vector{q_shape[1], q_rows}
-                                                       : std::vector{q_shape[0], q_shape[1], q_rows};
-    const DType type = whole.q.dtype;
-    const auto normal = [&](const std::vector<std::int64_t>& shape) { return take(data_.normal(type, shape)); };
-    const auto zeros = [&](DType of, const std::vector<std::int64_t>& shape) { return take(data_.zeros(of, shape)); };
-    call_ = whole;
-    call_.q = normal(q_shape);
-    call_.k = normal(k_shape);
-    call_.v = normal(v_shape);
-    call_.o = zeros(type, o_shape);
-    if (backward) {
-      call_.lse = zeros(DType::f32, lse_shape);
-      gradient_ = {.q = call_.q,
-                   .k = call_.k,
-                   .v = call_.v,
-                   .grad_o = normal(o_shape),
-                   .o = call_.o,
-                   .lse = call_.lse,
-                   .dq = zeros(type, q_shape),
-                   .dk = zeros(type, k_shape),
-                   .dv = zeros(type, v_shape),
-                   .cu_seqlens_q = whole.cu_seqlens_q,
-                   .cu_seqlens_kv = whole.cu_seqlens_kv,
-                   .q_offset = whole.q_offset};
-    }
+      : attention_(attention), data_(device), tensors_(slice_of(whole, q_rows, kv_rows), data_) {
     for (const Tensor& t : compiler::trace(attention).slots.captures) {
-      Owned there = data_.zeros(t.dtype, std::vector(t.shape.begin(), t.shape.begin() + t.rank));
-      copy(t, there.tensor);
-      captures_.push_back(take(std::move(there)));
+      kept_.push_back(runtime::moved({nullptr, t}, device));
+      captures_.push_back(kept_.back().tensor);
     }
-    call_.captures = captures_;
-    if (gradient_) gradient_->captures = captures_;
+    const auto as_whole = [&](auto call) {
+      call.cu_seqlens_q = whole.cu_seqlens_q, call.cu_seqlens_kv = whole.cu_seqlens_kv;
+      call.max_q_len = call.max_kv_len = 0;
+      call.q_offset = whole.q_offset;
+      call.captures = captures_;
+      return call;
+    };
+    call_ = as_whole(tensors_.call());
+    if (backward) {
+      gradients_ = BackwardTensors(slice_of(whole, q_rows, kv_rows), data_);
+      gradient_ = as_whole(gradients_.call(tensors_));
+    } else {
+      call_.lse = {};
+    }
   }
 
   void run(const Sharding& sharding) const {
@@ -107,19 +96,15 @@ class RankCall {
     if (gradient_) attention_.backward(*gradient_, {.sharding = sharding});
   }
   void wait() const {
-    const runtime::cuda::Current current(device_.index);
+    const runtime::cuda::Current current(data_.device().index);
     runtime::cuda::Moment(nullptr).wait();
   }
 
  private:
-  Tensor take(Owned owned) {
-    kept_.push_back(std::move(owned));
-    return kept_.back().tensor;
-  }
-
   Attention attention_;
   Data data_;
-  Device device_;
+  ForwardTensors tensors_;
+  BackwardTensors gradients_;
   std::vector<Owned> kept_;
   std::vector<Tensor> captures_;
   Forward call_;
@@ -260,14 +245,6 @@ Word word_of(const std::string& option, const std::string& text, std::initialize
   return *(all.begin() + (std::ranges::find(names, text) - names.begin()));
 }
 
-DType type_of(const std::string& text) {
-  constexpr std::array types{DType::bf16, DType::f16, DType::f32};
-  std::vector<std::string> names;
-  for (const DType type : types) names.emplace_back(name_of(type));
-  require_word("--dtype", text, names);
-  return types[static_cast<std::size_t>(std::ranges::find(names, text) - names.begin())];
-}
-
 class RanksVerb {
  public:
   explicit RanksVerb(const RanksOptions& o) : o_(o), text_(built(o.text, Captures::FilesOrTypes)) {
@@ -339,7 +316,8 @@ class RanksVerb {
                                               : size("--heads", heads[1], 1, 4096),
                        d = size("--d", widths[0], 1, 4096), dv = size("--d", widths[1], 1, 4096),
                        batch = size("--batch", static_cast<double>(o_.batch), 1, 1 << 20);
-    const DType type = type_of(o_.dtype);
+    require_word("--dtype", o_.dtype, std::array<std::string, 3>{"bf16", "f16", "f32"});
+    const DType type = call_type(o_.dtype);
     Forward call{.q_offset = static_cast<std::int32_t>(size("--q-offset", static_cast<double>(o_.q_offset), 0, most))};
     if (o_.starts) {
       starts_ = read_tensor(*o_.starts, "--starts " + *o_.starts);
@@ -488,8 +466,7 @@ void add_ranks(CLI::App& app) {
   auto o = std::make_shared<RanksOptions>();
   CLI::App& verb = *app.add_subcommand("ranks",
                                        "one attention over several GPUs: sharding, traffic and predicted time");
-  o->text.add_bare_to(verb);
-  o->text.add_to(verb, Captures::FilesOrTypes);
+  o->text.add_to(verb);
   const std::string call = "The call", machine = "The machine";
   verb.add_option("--q-len,--seq", o->q_len, "queries; 131072 if left out")->type_name("N")->group(call);
   verb.add_option("--kv-len,--kv-seq", o->kv_len, "keys; q_offset plus the number of queries if left out")

@@ -22,7 +22,7 @@
 
 #include "ir/parse.h"
 #include "runtime/machine/tensor.h"
-#include "tools/options/text.h"
+#include "tools/options/call_options.h"
 #include "tools/output/output.h"
 #include "tools/output/progress.h"
 #include "tools/verbs.h"
@@ -63,12 +63,9 @@ void RunOptions::check() const {
   if (dtype) call_type(*dtype);
   exact.check();
   if (v.empty() != v_columns.has_value())
-    throw refuse_option("bad-usage", "the command line cannot be read", "--v",
-                        v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
-                        "pass one of --v FILE.npy and --v-columns N");
-  if (exact.word && target != "cuda")
-    throw refuse_option("bad-usage", "the command line cannot be read", "--exact", "it is for kernels of a GPU",
-                        "add --target cuda, or leave it out");
+    throw misused("--v", v.empty() ? "there are no values" : "--v-columns says that values are columns of the keys",
+                  "pass one of --v FILE.npy and --v-columns N");
+  if (exact.word && target != "cuda") throw needs_gpu("--exact");
   if (packed() && !layout.empty())
     throw refuse_option("layout-packed", "--layout is given for packed input", "--layout " + layout,
                         "packed input is [T, H, D] and has no other layout", "leave --layout out");
@@ -105,7 +102,7 @@ void RunOptions::add_to(CLI::App& verb) {
   verb.add_option("--v-columns", v_columns, "instead of --v: values are the first N columns of the keys")
       ->type_name("N");
   verb.add_option("--out", out, "the folder for the results")->type_name("DIR")->required();
-  text.add_to(verb, Captures::Files);
+  text.add_options_to(verb, Captures::Files);
   verb.add_option("--scale", scale, "of q . k; 1 / sqrt(D) if left out")->type_name("X");
   verb.add_option("--dtype", dtype, "convert q, k and v first")->type_name("f32|f16|bf16|e4m3");
   verb.add_option("--layout", layout, "of q, k, v, the output and their gradients; bhsd if left out")
@@ -139,23 +136,13 @@ void RunOptions::add_to(CLI::App& verb) {
   verb.add_flag("--quiet", quiet, "print nothing");
 }
 
-namespace fs = std::filesystem;
-
-/// A new contiguous tensor, zeroed.
-Owned make(DType type, std::span<const std::int64_t> shape, const Device& device = Device::cpu()) {
-  Owned out;
-  out.memory = detail::allocate(device, type, shape);
-  out.tensor = Tensor(out.memory.get(), type, shape, {}, device);
-  return out;
-}
-
 std::span<const std::int64_t> shape_of(const Tensor& t) {
   return std::span(t.shape).first(static_cast<std::size_t>(t.rank));
 }
 
 /// The same numbers as another type, contiguous, rounded to nearest even.
 Owned converted(const Owned& from, DType type) {
-  Owned out = make(type, shape_of(from.tensor));
+  const Owned out = made(type, shape_of(from.tensor));
   std::array<std::int64_t, Tensor::max_rank> at{}, extent{1, 1, 1, 1};
   std::copy_n(from.tensor.shape.begin(), from.tensor.rank, extent.begin());
   for (at[0] = 0; at[0] < extent[0]; ++at[0])
@@ -186,7 +173,7 @@ Owned read_floats(const std::string& option, const std::string& path, std::optio
 Owned read_page_table(const std::string& path) {
   const Owned in = read_tensor(path, "--page-table " + path);
   if (in.tensor.dtype != DType::i64) return in;
-  Owned out = make(DType::i32, shape_of(in.tensor));
+  const Owned out = made(DType::i32, shape_of(in.tensor));
   const auto* from = static_cast<const std::int64_t*>(in.tensor.data);
   for (std::int64_t i = 0; i < in.tensor.size(); ++i)
     static_cast<std::int32_t*>(out.tensor.data)[i] = std::in_range<std::int32_t>(from[i])
@@ -336,7 +323,7 @@ class Run {
   Tensor laid_out(const Tensor& t) const { return is_bshd() && t.rank == 4 ? t.permuted({0, 2, 1, 3}) : t; }
 
   Tensor result(const std::string& file, std::span<const std::int64_t> shape, DType type = DType::f32) {
-    results_.push_back({file, make(type, shape, device_)});
+    results_.push_back({file, made(type, shape, device_)});
     return results_.back().data.tensor;
   }
 
@@ -391,10 +378,8 @@ class Run {
   /// Copies results to the host, as f32.
   void fetch() {
     for (Result& r : results_) {
-      if (r.data.tensor.device.kind == Device::Kind::cpu) continue;
-      const Owned host = make(r.data.tensor.dtype, shape_of(r.data.tensor));
-      copy(r.data.tensor, host.tensor);
-      r.data = host.tensor.dtype == DType::f32 ? host : converted(host, DType::f32);
+      r.data = moved(r.data, Device::cpu());
+      if (r.data.tensor.dtype != DType::f32) r.data = converted(r.data, DType::f32);
     }
   }
 

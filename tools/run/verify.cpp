@@ -137,23 +137,13 @@ class Verify {
                      [&](std::int64_t i) { return runtime::load(t, i) * (1 + half(dice_)); });
   }
 
-  static Owned zeros_like(const Owned& t) {
-    return Data().zeros(DType::f64, {t.tensor.shape.begin(), t.tensor.shape.begin() + t.tensor.rank});
-  }
+  static Owned zeros_like(const Owned& t) { return Data().zeros(DType::f64, t.tensor); }
 
   Exact oracle(const Attention& attention, const ForwardTensors& from, const BackwardTensors& back, double noise,
                float of_scores = 0) {
-    Exact out{exact(from.q, noise),
-              exact(from.k, noise),
-              exact(from.v, noise),
-              zeros_like(from.o),
-              zeros_like(from.lse),
-              {},
-              {},
-              {},
-              {},
-              {},
-              {}};
+    Exact out;
+    out.q = exact(from.q, noise), out.k = exact(from.k, noise), out.v = exact(from.v, noise);
+    out.o = zeros_like(from.o), out.lse = zeros_like(from.lse);
     Attention exactly = attention;
     exactly.target = Target::oracle;
     // Scores have an error too: one or two roundings in f32.
@@ -347,8 +337,7 @@ void add_verify(CLI::App& app) {
   std::string names;
   for (const std::string& row : bench_rows()) names += (names.empty() ? "" : "|") + row;
   verb.add_option("--row", o->what.rows, "a known attention; all of them if left out")->type_name(names);
-  o->what.text.add_bare_to(verb);
-  o->what.text.add_to(verb, Captures::FilesOrTypes);
+  o->what.text.add_to(verb);
   verb.add_option("--target", o->what.target, "the engine")->type_name("auto|cpu|cuda|emulated:ARCH");
   verb.add_option("--dtype", o->dtypes, "of q, k, v and o; each in turn if left out")->type_name("f32|f16|bf16");
   verb.add_option("--calls", o->calls, "of each attention; 12 if left out")->type_name("N");
@@ -377,9 +366,7 @@ void add_verify(CLI::App& app) {
     require_size("--calls", o->calls, 1, std::numeric_limits<int>::max());
     for (const auto& [option, given] :
          {std::pair{"--kernel", o->what.kernel.has_value()}, {"--exact", o->what.exact.word.has_value()}})
-      if (given && o->what.target != "cuda")
-        throw Error("bad-usage", "the command line cannot be read", {.name = option}, "it is for kernels of a GPU",
-                    "add --target cuda, or leave it out");
+      if (given && o->what.target != "cuda") throw needs_gpu(option);
     tell_doubts(o->what.text);
     Verify{*o}();
   });
