@@ -173,26 +173,10 @@ void add_verbs(CLI::App& app) {
   app.set_help_flag("-h,--help", "print this help");
   app.formatter(manual_formatter());
   app.require_subcommand(0, 1);
-  add_run(app);
-  add_print(app);
-  add_grad(app);
-  add_explain(app);
-  add_cover(app);
-  add_plot(app);
-  add_ranks(app);
-  add_report(app);
-  add_bench(app);
-  add_cache(app);
-  add_compile(app);
-  add_bundle(app);
-  add_cuda(app);
-  add_support(app);
-  add_tune(app);
-  add_verify(app);
-  add_diff(app);
-  add_repl(app);
-  add_completion(app);
-  add_man(app);
+  for (AddVerb* const add : {add_run,    add_print,  add_grad,  add_explain, add_cover,      add_plot, add_ranks,
+                             add_report, add_bench,  add_cache, add_compile, add_bundle,     add_cuda, add_support,
+                             add_tune,   add_verify, add_diff,  add_repl,    add_completion, add_man})
+    add(app);
   take_whole_numbers(app);
   app.footer(
       "attune compiles attention from expressions: write what to do to scores and which pairs to keep, and it shows, "

@@ -12,26 +12,10 @@ class App;
 
 namespace attune::tools {
 
-void add_run(CLI::App& app);
-void add_plot(CLI::App& app);
-void add_ranks(CLI::App& app);
-void add_report(CLI::App& app);
-void add_print(CLI::App& app);
-void add_grad(CLI::App& app);
-void add_explain(CLI::App& app);
-void add_cover(CLI::App& app);
-void add_bench(CLI::App& app);
-void add_bundle(CLI::App& app);
-void add_cache(CLI::App& app);
-void add_compile(CLI::App& app);
-void add_cuda(CLI::App& app);
-void add_support(CLI::App& app);
-void add_tune(CLI::App& app);
-void add_verify(CLI::App& app);
-void add_diff(CLI::App& app);
-void add_repl(CLI::App& app);
-void add_completion(CLI::App& app);
-void add_man(CLI::App& app);
+/// Adds a verb with its options, its help and its action.
+using AddVerb = void(CLI::App& app);
+AddVerb add_run, add_plot, add_ranks, add_report, add_print, add_grad, add_explain, add_cover, add_bench, add_bundle,
+    add_cache, add_compile, add_cuda, add_support, add_tune, add_verify, add_diff, add_repl, add_completion, add_man;
 
 /// Adds all verbs, and the app's own flags.
 void add_verbs(CLI::App& app);

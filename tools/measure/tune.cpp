@@ -257,23 +257,16 @@ class Tuner {
                 row.tflops, row.tflops / row.usual_tflops, row.usual_tflops, row.variant.text(),
                 row.variant == usual_.variant ? ", the default" : "");
     } else {
-      Json line{{"row", one_.name},
-                {"dtype", shape_.dtype},
-                {"batch", shape_.batch},
-                {"heads", shape_.heads},
-                {"seq", shape_.seq},
-                {"kv_seq", shape_.of_kv_seq()},
-                {"d", shape_.d},
-                {"dv", shape_.of_dv()},
-                {"device", wants_.key.device},
-                {"cover", std::string(name_of(wants_.kind.cover))},
-                {"mod", std::string(name_of(wants_.kind.mod))},
-                {"length", std::string(name_of(wants_.kind.length))},
-                {"kernel", row.variant.text()},
-                {"tflops", row.tflops},
-                {"usual", {{"kernel", usual_.variant.text()}, {"tflops", row.usual_tflops}}},
-                {"remembered", path}};
-      if (const auto other = shape_.unusually_exact()) line["exact"] = *other;
+      Json line{{"row", one_.name}};
+      line.update(shape_.shape());
+      line.update({{"device", wants_.key.device},
+                   {"cover", std::string(name_of(wants_.kind.cover))},
+                   {"mod", std::string(name_of(wants_.kind.mod))},
+                   {"length", std::string(name_of(wants_.kind.length))},
+                   {"kernel", row.variant.text()},
+                   {"tflops", row.tflops},
+                   {"usual", {{"kernel", usual_.variant.text()}, {"tflops", row.usual_tflops}}},
+                   {"remembered", path}});
       for (const Trial& t : trials)
         line["trials"].push_back({{"kernel", t.variant.text()}, {"speed", t.speed}, {"wrong", t.wrong}});
       write_json(line);

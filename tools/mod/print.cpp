@@ -38,24 +38,30 @@ void print(const TextOptions& options, bool json) {
   if (json) write_json(all, 2);
 }
 
+/// Declares an attention and --json, which `act` gets.
+void takes_mod(CLI::App& verb, void (*act)(const TextOptions& options, bool json),
+               const std::string& what = TextOptions::any_bare) {
+  auto options = std::make_shared<TextOptions>();
+  auto json = std::make_shared<bool>(false);
+  options->add_to(verb, what);
+  verb.add_flag("--json", *json, "as JSON");
+  verb.callback([=, &verb] {
+    require_expression(*options, verb.get_name());
+    act(*options, *json);
+  });
+}
+
 }  // namespace
 
 void add_print(CLI::App& app) {
-  auto options = std::make_shared<TextOptions>();
-  auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("print", "expressions as attune reads them, and simplified");
-  options->add_to(verb);
-  verb.add_flag("--json", *json, "as JSON");
+  takes_mod(verb, print);
   verb.footer("Shows each expression as attune reads it, and, where that differs, what the compiler's rewrite rules "
               "make of it. "
               "Captures need no data: NAME=f32[16] declares one.\n"
               "Examples:\n"
               "  attune print 'kv <= q && q - kv < 1024'\n"
               "  attune print --let 'd=kv - q' --score 's + slope[h] * f32(d)' --capture 'slope=f32[16]' --json");
-  verb.callback([=] {
-    require_expression(*options, "print");
-    print(*options, *json);
-  });
 }
 
 namespace {
@@ -102,21 +108,14 @@ void grad(const TextOptions& options, bool json) {
 }  // namespace
 
 void add_grad(CLI::App& app) {
-  auto options = std::make_shared<TextOptions>();
-  auto json = std::make_shared<bool>(false);
   CLI::App& verb = *app.add_subcommand("grad", "the derivative of an expression, and of the captures it reads");
-  options->add_to(verb, "a score");
-  verb.add_flag("--json", *json, "as JSON");
+  takes_mod(verb, grad, "a score");
   verb.footer(
       "Shows the derivative of a score by s, of a prob mod by p, and for each captured tensor what is added to its "
       "gradient for every pair: the element, and what the upstream gradient is multiplied by.\n"
       "Examples:\n"
       "  attune grad 's + slope[h] * f32(kv - q)' --capture 'slope=f32[16]'\n"
       "  attune grad 'c * tanh(s / c)' --param c=30.0 --json");
-  verb.callback([=] {
-    require_expression(*options, "grad");
-    grad(*options, *json);
-  });
 }
 
 }  // namespace attune::tools

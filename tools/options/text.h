@@ -27,7 +27,8 @@ struct TextOptions : runtime::Written {
   /// Also --mod, whose lines the other options replace.
   void add_options_to(CLI::App& verb, Captures allowed);
   /// These options, and the expression without an option; the text is its meaning, for the help.
-  void add_to(CLI::App& verb, const std::string& what = "a mask if it is a Bool, else a score");
+  void add_to(CLI::App& verb, const std::string& what = any_bare);
+  static constexpr const char* any_bare = "a mask if it is a Bool, else a score";
 };
 
 /// runtime::build(), and a line on stderr for each legal but doubtful thing: a division of Ints that is always 0, a

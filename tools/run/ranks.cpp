@@ -33,16 +33,16 @@
 namespace attune::tools {
 namespace {
 
-struct MeasuredOptions {
-  int ranks = 2;
-  bool by_nccl = false;   ///< else by copies between the GPUs of this process
-  bool backward = false;  ///< the forward, then the backward
-  double seconds = 1;     ///< for each of the two
-};
-
-/// Milliseconds of a call on the slowest rank: the median and the fastest of several rounds.
-struct MeasuredTimes {
-  double median = 0, best = 0;
+struct RanksOptions {
+  TextOptions text;
+  std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, block = 384;
+  std::optional<std::int64_t> kv_len, kv_heads;
+  std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", assignment = "best",
+              travel = "best";
+  std::optional<std::string> starts, svg;
+  std::optional<std::string> measure;  ///< by what bytes travel
+  double seconds = 1;
+  bool json = false, backward = false;
 };
 
 /// Makes the Sharding of one rank.
@@ -119,10 +119,6 @@ std::int64_t rows_of(std::span<const Sharding::Range> ranges) {
 
 constexpr int measured_rounds = 7;
 
-MeasuredTimes summary(std::vector<double> all) {
-  std::ranges::sort(all);
-  return {.median = all[all.size() / 2], .best = all.front()};
-}
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The number of calls in a round.
@@ -130,8 +126,8 @@ int calls_of(double seconds_of_call, double seconds) {
   return static_cast<int>(std::clamp(seconds / measured_rounds / std::max(seconds_of_call, 1e-7), 1.0, 10000.0));
 }
 
-/// Measures the whole call on one GPU.
-MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, const MeasuredOptions& options) {
+/// Measures the whole call on one GPU, in milliseconds.
+Times measure_alone(const Attention& attention, const Forward& whole, const RanksOptions& options) {
   const std::size_t rows = whole.q.rank == 3 ? 0 : 2;
   const RankCall call(attention, whole, Device::cuda(), whole.q.shape[rows], whole.k.shape[rows], options.backward);
   const auto seconds_of = [&](int calls) {
@@ -144,30 +140,33 @@ MeasuredTimes measure_alone(const Attention& attention, const Forward& whole, co
   const int calls = calls_of(seconds_of(2), options.seconds);
   std::vector<double> all;
   for (int i = 0; i < measured_rounds; ++i) all.push_back(seconds_of(calls) * 1e3);
-  return summary(std::move(all));
+  std::ranges::sort(all);
+  return {std::move(all)};
 }
 
 /// Measures the call over ranks. Each rank is a thread with its own GPU; with fewer GPUs, ranks share them in turns.
-MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, const ShardingOf& sharding_of,
-                            const MeasuredOptions& options) {
+Times measure_ranks(const Attention& attention, const Forward& whole, const ShardingOf& sharding_of,
+                    const RanksOptions& options) {
+  const bool by_nccl = *options.measure == "nccl";
+  const int ranks = static_cast<int>(options.ranks);
   const int devices = runtime::cuda::device_count();
   if (devices == 0)
     throw Error("no-device", "there is no GPU to measure on", {}, runtime::cuda::find_driver().why,
                 "leave --measure out: predictions need none");
   std::vector<Transport> transports;
   std::array<std::byte, 128> id{};
-  if (options.by_nccl)
+  if (by_nccl)
     id = nccl_id();
   else
-    transports = threads(options.ranks);
-  std::barrier meet(options.ranks);
-  std::vector<double> all, slowest(static_cast<std::size_t>(options.ranks));
+    transports = threads(ranks);
+  std::barrier meet(ranks);
+  std::vector<double> all, slowest(static_cast<std::size_t>(ranks));
   std::vector<std::exception_ptr> failed(slowest.size());
   std::vector<std::thread> running;
   const auto rank = [&](int r) {
     const auto i = static_cast<std::size_t>(r);
     const Device device = Device::cuda(r % devices);
-    const Transport with = options.by_nccl ? nccl(id, r, options.ranks, device.index) : transports[i];
+    const Transport with = by_nccl ? nccl(id, r, ranks, device.index) : transports[i];
     const Sharding sharding = sharding_of(with);
     const RankCall call(attention, whole, device, rows_of(sharding.of(r)), rows_of(sharding.keys_of(r)),
                         options.backward);
@@ -189,7 +188,7 @@ MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, co
       if (r == 0) all.push_back(most * 1e3);
     }
   };
-  for (int r = 0; r < options.ranks; ++r)
+  for (int r = 0; r < ranks; ++r)
     running.emplace_back([&, r] {
       try {
         rank(r);
@@ -201,7 +200,8 @@ MeasuredTimes measure_ranks(const Attention& attention, const Forward& whole, co
   for (std::thread& t : running) t.join();
   for (const std::exception_ptr& one : failed)
     if (one) std::rethrow_exception(one);
-  return summary(std::move(all));
+  std::ranges::sort(all);
+  return {std::move(all)};
 }
 
 using runtime::grouped, runtime::ranks::most_ranks;
@@ -210,18 +210,6 @@ using Json = nlohmann::ordered_json;
 
 /// Up to this many ranks are listed one by one.
 constexpr int most_listed = 16;
-
-struct RanksOptions {
-  TextOptions text;
-  std::int64_t q_len = 131072, q_offset = 0, batch = 1, ranks = 4, per_node = 8, groups = 0, block = 384;
-  std::optional<std::int64_t> kv_len, kv_heads;
-  std::string heads = "64/8", d = "128", dtype = "bf16", links = "330,45", tflops = "660", assignment = "best",
-              travel = "best";
-  std::optional<std::string> starts, svg;
-  std::optional<std::string> measure;  ///< by what bytes travel
-  double seconds = 1;
-  bool json = false, backward = false;
-};
 
 /// One number or two, such as 64/8 or 330,45.
 std::array<double, 2> pair_of(const std::string& option, const std::string& text, char between) {
@@ -269,18 +257,16 @@ class RanksVerb {
     const auto plan = [&](const Transport& with) { return Sharding(std::span(&text_.attention, 1), call, with, how); };
     if (o.measure) {
       require_word("--measure", *o.measure, std::array<std::string, 2>{"copies", "nccl"});
-      const MeasuredOptions options{
-          .ranks = count, .by_nccl = *o.measure == "nccl", .backward = o.backward, .seconds = o.seconds};
-      alone_ = measure_alone(text_.attention, call, options);
+      alone_ = measure_alone(text_.attention, call, o);
       // Predictions are then for GPUs as fast as this one.
       if (!o.backward) {
         sharding_ = plan({.rank = 0, .count = 1});
         // Either products or memory bound a call. Both rates are scaled, so the rate that bounds it is scaled too.
-        const double faster = layer().chosen().ideal / alone_->median;
+        const double faster = layer().chosen().ideal / alone_->median();
         how.tflops *= faster;
         how.memory_gb_s *= faster;
       }
-      measured_ = measure_ranks(text_.attention, call, plan, options);
+      measured_ = measure_ranks(text_.attention, call, plan, o);
     }
     sharding_ = plan({.rank = 0, .count = count});
   }
@@ -369,8 +355,8 @@ class RanksVerb {
     const Predicted& chosen = layer().chosen();
     if (measured_)
       out += fmt::format("\nmeasured by {}{}   {} alone, {} over {} ranks: {:.1f}% of {} times one\n", *o_.measure,
-                         o_.backward ? ", forward and backward" : "", runtime::ranks::milliseconds(alone_->median),
-                         runtime::ranks::milliseconds(measured_->median), ranks().count(), 100 * of_ideal(),
+                         o_.backward ? ", forward and backward" : "", runtime::ranks::milliseconds(alone_->median()),
+                         runtime::ranks::milliseconds(measured_->median()), ranks().count(), 100 * of_ideal(),
                          ranks().count());
     if (ranks().count() > most_listed)
       return out + fmt::format("\n--json lists each of the {} ranks\n", ranks().count());
@@ -385,7 +371,7 @@ class RanksVerb {
   }
 
   /// Measured speed as a fraction of the ideal: one GPU's speed times the number of ranks.
-  double of_ideal() const { return alone_->median / measured_->median / ranks().count(); }
+  double of_ideal() const { return alone_->median() / measured_->median() / ranks().count(); }
 
   static Json json_of(const Predicted& schedule) {
     Json out = {{"travel", runtime::ranks::name_of(schedule.travel)}, {"groups", schedule.groups}};
@@ -444,8 +430,8 @@ class RanksVerb {
     if (measured_)
       all["measured"] = {{"by", *o_.measure},
                          {"direction", o_.backward ? "step" : "forward"},
-                         {"alone_ms", {{"median", alone_->median}, {"best", alone_->best}}},
-                         {"ms", {{"median", measured_->median}, {"best", measured_->best}}},
+                         {"alone_ms", {{"median", alone_->median()}, {"best", alone_->best()}}},
+                         {"ms", {{"median", measured_->median()}, {"best", measured_->best()}}},
                          {"of_ideal", of_ideal()}};
     all["ranks"] = Json::array();
     for (int r = 0; r < ranks().count(); ++r) all["ranks"].push_back(json_of(r));
@@ -457,7 +443,7 @@ class RanksVerb {
   Owned starts_;
   std::string mask_;
   Sharding sharding_;
-  std::optional<MeasuredTimes> alone_, measured_;
+  std::optional<Times> alone_, measured_;
 };
 
 }  // namespace
