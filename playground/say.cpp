@@ -35,38 +35,25 @@ std::string command(const runtime::Written& w, const std::vector<std::string>& l
   return out;
 }
 
-std::string_view type_of_cpp(DType type) {
+/// A type's names in C++ and in Python.
+struct TypeNames {
+  std::string_view cpp, python;
+};
+TypeNames names_of(DType type) {
   switch (type) {
-    case DType::f32: return "float";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::f64: return "double";
-    case DType::i64: return "std::int64_t";
-    case DType::i32: return "std::int32_t";
-    case DType::i16: return "std::int16_t";
-    case DType::i8: return "std::int8_t";
-    case DType::u8: return "std::uint8_t";
-    case DType::boolean: return "bool";
-    case DType::e4m3: return "e4m3";
+    case DType::f32: return {"float", "np.float32"};
+    case DType::f16: return {"f16", "np.float16"};
+    case DType::bf16: return {"bf16", "ml_dtypes.bfloat16"};
+    case DType::f64: return {"double", "np.float64"};
+    case DType::i64: return {"std::int64_t", "np.int64"};
+    case DType::i32: return {"std::int32_t", "np.int32"};
+    case DType::i16: return {"std::int16_t", "np.int16"};
+    case DType::i8: return {"std::int8_t", "np.int8"};
+    case DType::u8: return {"std::uint8_t", "np.uint8"};
+    case DType::boolean: return {"bool", "np.bool_"};
+    case DType::e4m3: return {"e4m3", "ml_dtypes.float8_e4m3fn"};
   }
-  return "float";
-}
-
-std::string type_of_python(DType type) {
-  switch (type) {
-    case DType::f32: return "np.float32";
-    case DType::f16: return "np.float16";
-    case DType::bf16: return "ml_dtypes.bfloat16";
-    case DType::f64: return "np.float64";
-    case DType::i64: return "np.int64";
-    case DType::i32: return "np.int32";
-    case DType::i16: return "np.int16";
-    case DType::i8: return "np.int8";
-    case DType::u8: return "np.uint8";
-    case DType::boolean: return "np.bool_";
-    case DType::e4m3: return "ml_dtypes.float8_e4m3fn";
-  }
-  return "np.float32";
+  throw Bug("a captured tensor has an unknown type");
 }
 
 struct Part {
@@ -85,19 +72,16 @@ std::vector<Part> parts(const runtime::Written& w, const compiler::Mod& mod) {
   return out;
 }
 
-/// A number as the language writes it; a Float keeps its decimal point.
-std::string number(const ir::Signature::Param& param, double value) { return ir::print_literal(param.type, value); }
-
 std::string cpp(const runtime::Written& w, const compiler::BoundMod& of) {
   const compiler::Mod& mod = of.mod;
   const ir::Signature names = mod.signature();
   std::string out = "#include <attune/attune.h>\nusing namespace attune;\n\n";
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     out += fmt::format("const auto {0} = Device::cpu().array<{1}>({{{2}}}, \"{0}\");\n", mod.captures[i].name,
-                       type_of_cpp(mod.captures[i].dtype), shape_of(of.slots.captures[i]));
+                       names_of(mod.captures[i].dtype).cpp, shape_of(of.slots.captures[i]));
   for (std::size_t i = 0; i < mod.params.size(); ++i)
     out += fmt::format("Param<{0}> {1}(\"{1}\", {2});\n", mod.params[i].type == ir::Type::F32 ? "float" : "int",
-                       mod.params[i].name, number(mod.params[i], of.slots.params[i]->value));
+                       mod.params[i].name, ir::print_literal(mod.params[i].type, of.slots.params[i]->value));
   std::vector<std::string> functions;
   for (const Part& part : parts(w, mod)) {
     functions.push_back(compiler::lambda(part.expression, part.name, names, compiler::Language::cpp));
@@ -115,7 +99,7 @@ std::string cpp(const runtime::Written& w, const compiler::BoundMod& of) {
       for (const compiler::CaptureSlot& c : mod.captures) text += fmt::format("text.capture(\"{0}\", {0});\n", c.name);
       for (std::size_t p = 0; p < mod.params.size(); ++p)
         text += fmt::format("text.param(\"{}\", {});\n", mod.params[p].name,
-                            number(mod.params[p], of.slots.params[p]->value));
+                            ir::print_literal(mod.params[p].type, of.slots.params[p]->value));
     }
   }
   return out + text + fmt::format("const Attention attention{{{}}};\n\nattention(q, k, v, o);\n", members);
@@ -132,11 +116,11 @@ std::string python(const runtime::Written& w, const compiler::BoundMod& of) {
   for (std::size_t i = 0; i < mod.captures.size(); ++i) {
     const Tensor& t = of.slots.captures[i];
     before += fmt::format("{} = np.zeros({}, {})\n", mod.captures[i].name,
-                          t.rank == 1 ? shape_of(t) : "(" + shape_of(t) + ")", type_of_python(mod.captures[i].dtype));
+                          t.rank == 1 ? shape_of(t) : "(" + shape_of(t) + ")", names_of(mod.captures[i].dtype).python);
     keywords += fmt::format(", {0}={0}", mod.captures[i].name);
   }
   for (std::size_t i = 0; i < mod.params.size(); ++i) {
-    std::string value = number(mod.params[i], of.slots.params[i]->value);
+    std::string value = ir::print_literal(mod.params[i].type, of.slots.params[i]->value);
     if (value.ends_with('f')) value.pop_back();
     before += fmt::format("{} = attune.Param({})\n", mod.params[i].name, value);
     keywords += fmt::format(", {0}={0}", mod.params[i].name);

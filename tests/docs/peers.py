@@ -49,7 +49,7 @@ def misplaced(svg):
 
 
 def rows(labels, peers):
-    return [drawing.Row(f"group {number // 3}", label, {name: str(100 * (i + 1)) for i, name in enumerate(peers)})
+    return [results.Row(f"group {number // 3}", label, {name: str(100 * (i + 1)) for i, name in enumerate(peers)}, {})
             for number, label in enumerate(labels)]
 
 

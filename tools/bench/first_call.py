@@ -22,9 +22,8 @@ MODS = {
 
 STATES = ("empty cache", "cache on disk")
 RUN = """
-import datetime, json, site, sys, time
+import json, site, sys, time
 which, name, *folders = sys.argv[1:]
-tell = lambda what: print(f"first_call {datetime.datetime.now(datetime.timezone.utc):%H:%M:%S.%f} {what}", file=sys.stderr)
 for folder in folders:
     site.addsitedir(folder)
 import torch
@@ -53,15 +52,12 @@ else:
     options = {"BACKEND": "FLASH"} if which == "flash" else None
     call = lambda: compiled(q, k, v, scores[name], blocks, enable_gqa=True, kernel_options=options)
 blocks = create_block_mask(mask, 2 if name == "documents" else None, None, 2048, 2048, device="cuda")
-tell("the forward begins")
 imported = time.perf_counter()
 out = call()
 torch.cuda.synchronize()
 forward = time.perf_counter()
-tell("the backward begins")
 torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
 torch.cuda.synchronize()
-tell("both have ended")
 print(json.dumps({"import": imported - begun, "forward": forward - imported, "backward": time.perf_counter() - forward,
                   "both": time.perf_counter() - imported}))
 """
@@ -156,11 +152,8 @@ class Fresh:
             return f"killed after {self.o.patience} s"
         if self.process.returncode == 0:
             return json.loads(said.splitlines()[-1])
-        return (self.stderr().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1][:200]
-
-    def stderr(self):
         self.errors.seek(0)
-        return self.errors.read()
+        return (self.errors.read().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1][:200]
 
 
 def take_turns(o, name, who):
@@ -168,23 +161,19 @@ def take_turns(o, name, who):
     processes start together, so that a turn does not wait for torch."""
     with contextlib.ExitStack() as folders:
         at = {one: folders.enter_context(tempfile.TemporaryDirectory()) for one in who}
-        waiting = {(one, state): Fresh(o, name, *who[one], at[one]) for state in STATES[:1 if o.empty else 2] for one in who}
+        waiting = {(one, state): Fresh(o, name, *who[one], at[one]) for state in STATES for one in who}
         for process in waiting.values():
             process.wait()
         for (one, state), process in waiting.items():
             seconds = process.take_turn()
             print(f"[{name}] {one}, {state}: {json.dumps(seconds)}", file=sys.stderr, flush=True)
-            if o.stderr:
-                with open(o.stderr, "a", encoding="utf-8") as file:
-                    file.write(f"[{name}] {one}, {state}: {json.dumps(seconds)}\n{process.stderr()}")
             yield one, state, seconds
 
 
 def first_calls(o):
     who = contenders(o)
-    if not o.cold_files:
-        for _ in take_turns(o, "causal", who):  # reads everybody's files once, so that no measurement does
-            pass
+    for _ in take_turns(o, "causal", who):  # reads everybody's files once, so that no measurement does
+        pass
     print("seconds: forward, backward, both; with an empty cache, then with the cache on disk\n| mod | by | empty cache | "
           "cache on disk |\n|---|---|---|---|", flush=True)
     for name in o.mods:
@@ -211,17 +200,12 @@ def main():
     p.add_argument("--bundle", help="with --gpu: a bundle, such as of skeletons, that attune loads")
     p.add_argument("--only", nargs="+", metavar="WHO", help="with --gpu: attune, 'attune, whole', 'attune, spliced' (not by "
                                                                     "default), triton, flash")
-    p.add_argument("--empty", action="store_true", help="with --gpu: with an empty cache alone")
-    p.add_argument("--stderr", metavar="FILE", help="with --gpu: append what the processes said on stderr, such as the lines "
-                                                    "of ATTUNE_LOG=build")
     p.add_argument("--site", action="append", default=[], metavar="FOLDER",
                    help="with --gpu: a folder of further packages, such as flash-attn-4's")
     p.add_argument("--mods", nargs="+", choices=list(MODS), default=list(MODS))
     p.add_argument("--d", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--patience", type=float, default=120, help="with --gpu: seconds after which a process is killed")
-    p.add_argument("--cold-files", action="store_true", help="with --gpu: do not read everybody's files before; the first mod "
-                                                            "has the disk's time")
     o = p.parse_args()
     for folder in o.site:
         site.addsitedir(folder)

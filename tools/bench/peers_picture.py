@@ -1,7 +1,7 @@
 # tools/bench/peers_picture.py — the pictures of a page's tables of peers: bars, drawn from the results of the table above
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -20,13 +20,6 @@ DARK = ('<style>@media(prefers-color-scheme:dark){svg,[fill="#222222"]{fill:#e8e
 
 FONT, SMALL, LINE = 12, 10, 15  # pixels
 BAR, GAP, BARS, LABELS, EDGE = 11, 9, 200, 200, 24  # LABELS: the widest that a label may be before it is wrapped
-
-
-@dataclass(frozen=True)
-class Row:
-    group: str
-    label: str
-    rates: dict  # by peer, as texts
 
 
 def width(text, size=FONT):
@@ -139,10 +132,10 @@ def picture(what, unit, where, rows, colours):
 
 
 def rows_of(run, rows):
-    """The medians of result files."""
+    """The rows of result files with their medians alone, as texts."""
     names = ["attune", *run["peers"]]
-    return [Row(row.group, row.label, {name: results.text_of(row.rates[name]["median"]) for name in names
-                                       if row.rates.get(name, "failed") != "failed"}) for row in rows]
+    return [replace(row, rates={name: results.text_of(row.rates[name]["median"]) for name in names
+                                if row.rates.get(name, "failed") != "failed"}) for row in rows]
 
 
 def pictures(text, read):
