@@ -182,7 +182,7 @@ struct FlowsOfF32Keys90 {
   }
 };
 
-template <SplitTile Tile, class User>
+template <NarrowedTile Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     keys_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;

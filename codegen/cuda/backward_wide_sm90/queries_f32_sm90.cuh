@@ -101,7 +101,7 @@ struct QueriesF32Warpgroup90 : QueriesByKeys<Tile, User> {
   }
 };
 
-template <SplitTile Tile, class User>
+template <NarrowedTile Tile, class User>
 __global__ void __launch_bounds__(wide_block.threads, 1)
     queries_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;

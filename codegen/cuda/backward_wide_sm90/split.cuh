@@ -12,7 +12,7 @@ namespace attune {
 
 /// What a Tile of a kernel of f32 has, where q, k, v and grad_o of the arguments are the factors of their rows.
 template <class Tile>
-concept SplitTile = requires {
+concept NarrowedTile = requires {
   requires ElementOf<typename Tile::Element>::bytes == 4;
   // Head widths, rounded up, and the numbers of f16 for each f32; keys.
   requires Tile::d % 64 == 0 && Tile::d <= 128 && Tile::dv % 64 == 0 && Tile::dv <= 128;

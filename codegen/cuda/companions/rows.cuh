@@ -13,7 +13,8 @@ template <class Tile>
 concept RowsTile = requires {
   // Element: of grad_o; Out: of o. Each is bf16, f16 or float.
   requires ElementOf<typename Tile::Element>::bytes >= 2 && sizeof(typename Tile::Out) >= 2;
-  Layout(Tile::layout), int(Tile::width_v);
+  Layout(Tile::layout);
+  int(Tile::width_v);
   // Delta is the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here.
   bool(Tile::of_o);
 };

@@ -43,7 +43,8 @@ concept ForwardTile80 = requires {
   // Query heads that share a tile, so that both rows of a thread belong to one head.
   requires 8 % Tile::heads == 0;
   // Dense or packed; whether the call asks for the rows' maxima.
-  Layout(Tile::layout), bool(Tile::max);
+  Layout(Tile::layout);
+  bool(Tile::max);
 };
 
 // ---- results go through shared memory to global memory ---------------------------------------------------------

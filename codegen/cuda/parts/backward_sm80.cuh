@@ -22,7 +22,9 @@ concept BackwardTile80 = requires {
   requires Tile::d % (8 * ElementOf<typename Tile::Element>::bytes) == 0 && Tile::width <= Tile::d;
   requires Tile::dv % (8 * ElementOf<typename Tile::Element>::bytes) == 0 && Tile::width_v <= Tile::dv;
   // As in forward_sm80.cuh.
-  int(Tile::vector), int(Tile::exact), Layout(Tile::layout);
+  int(Tile::vector);
+  int(Tile::exact);
+  Layout(Tile::layout);
 };
 
 /// One number a row, such as lse or delta.
