@@ -50,9 +50,7 @@ std::int64_t length_of(const runtime::Written& written, std::int64_t least) {
   const compiler::BoundMod bound = compiler::trace(text.attention);
   double largest = 0;
   for (const ir::Expr& root : {bound.mod.score, bound.mod.mask, bound.mod.prob, bound.mod.sink})
-    if (root)
-      for (const ir::Expr& e : ir::in_order(root))
-        if (e->type == ir::Type::I32 && ir::is_literal(e)) largest = std::max(largest, std::abs(ir::literal_value(*e)));
+    if (root) largest = std::max(largest, static_cast<double>(largest_literal(root)));
   const std::vector<double> params = compiler::args(bound).params;
   for (std::size_t i = 0; i < params.size(); ++i)
     if (bound.mod.params[i].type == ir::Type::I32) largest = std::max(largest, std::abs(params[i]));

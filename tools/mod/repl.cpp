@@ -68,15 +68,6 @@ std::vector<std::string> words_of(std::string_view text) {
   return out;
 }
 
-/// The largest integer literal of an expression: pictures should be large enough to show its effect.
-std::int64_t largest_literal(const ir::Expr& root) {
-  std::int64_t out = 0;
-  for (const ir::Expr& e : ir::in_order(root))
-    if (e->op == ir::Op::Literal && e->type == ir::Type::I32)
-      out = std::max<std::int64_t>(out, std::abs(std::int64_t{static_cast<std::int32_t>(e->bits)}));
-  return out;
-}
-
 double distance(const Tensor& x, const Tensor& from) {
   double error = 0, size = 0;
   for (std::int64_t i = 0; i < x.size(); ++i) {

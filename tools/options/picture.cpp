@@ -31,21 +31,18 @@ std::int32_t within(const std::string& option, std::int64_t value, std::int64_t 
 
 /// 128x64 is 128 queries by 64 keys; 128 is 128x128.
 std::array<std::int64_t, 2> tile_of(const std::string& text) {
+  const std::vector<std::string> sides = split(text, 'x');
   std::array<std::int64_t, 2> sizes{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (std::size_t i = 0; i < 2; ++i) {
-    const auto [next, status] = std::from_chars(at, end, sizes[i]);
-    const bool last = next == end;
-    if (status != std::errc{} || (last && i == 0 && next == text.data()) || (!last && (i == 1 || *next != 'x')) ||
-        sizes[i] < 1 || sizes[i] > 1 << 20)
-      throw Error("bad-tile", fmt::format("--tile does not know `{}`", text),
-                  {.name = "--tile", .line = 0, .text = text, .begin = 0, .end = text.size()},
-                  "a tile is queries x keys, each from 1 to 1048576", "write --tile 128x64");
-    if (last && i == 0) return {sizes[0], sizes[0]};
-    at = next + 1;
+  bool fits = sides.size() <= sizes.size();
+  for (std::size_t i = 0; fits && i < sizes.size(); ++i) {
+    const std::string& side = sides[std::min(i, sides.size() - 1)];
+    const auto [stop, status] = std::from_chars(side.data(), side.data() + side.size(), sizes[i]);
+    fits = status == std::errc{} && stop == side.data() + side.size() && sizes[i] >= 1 && sizes[i] <= 1 << 20;
   }
-  return sizes;
+  if (fits) return sizes;
+  throw Error("bad-tile", fmt::format("--tile does not know `{}`", text),
+              {.name = "--tile", .line = 0, .text = text, .begin = 0, .end = text.size()},
+              "a tile is queries x keys, each from 1 to 1048576", "write --tile 128x64");
 }
 
 /// Refuses sizes whose pairs 64 bits cannot count.
@@ -117,6 +114,14 @@ std::map<std::string, playground::Fill, std::less<>> fills_of(const std::vector<
 }
 
 }  // namespace
+
+std::int64_t largest_literal(const ir::Expr& root) {
+  std::int64_t out = 0;
+  for (const ir::Expr& e : ir::in_order(root))
+    if (e->op == ir::Op::Literal && e->type == ir::Type::I32)
+      out = std::max<std::int64_t>(out, std::abs(std::int64_t{static_cast<std::int32_t>(e->bits)}));
+  return out;
+}
 
 void PictureOptions::add_to(CLI::App& verb, bool beside_call) {
   text.add_to(verb);

@@ -55,6 +55,9 @@ struct PictureOptions {
   Pictured pictured(bool unfilled, compiler::Steps* steps) const;
 };
 
+/// The largest whole number of an expression: pictures should be large enough to show what it does.
+std::int64_t largest_literal(const ir::Expr& root);
+
 /// Cells as lines of text, and what its characters mean, on a line without its end. In a locale that has blocks, and
 /// unless `ascii`, two rows a line: a full cell is a whole block, a partial one its left half. Else letters.
 struct Characters {

@@ -305,17 +305,16 @@ class Run {
     if (text_.captures.contains(name)) return;
     std::vector<std::string> known;
     for (const auto& [capture, data] : text_.captures) known.push_back(capture);
-    for (const std::string& param : o_.text.params)
-      if (param.substr(0, param.find('=')) == name)
-        throw Error("unknown-capture", fmt::format("there is no capture `{}` to take the gradient of", name),
-                    {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()},
-                    fmt::format("`{}` is a parameter, and only captured tensors have gradients", name),
-                    fmt::format("pass it as a tensor of one value: --capture {0}={0}.npy, read as {0}[0]", name));
     const auto near = ir::nearest(name, known);
+    std::string why = known.empty() ? "no --capture is given" : fmt::format("captured: {}", fmt::join(known, ", ")),
+                fix = near ? fmt::format("did you mean {}?", *near) : "name one that --capture gives";
+    for (const std::string& param : o_.text.params)
+      if (param.starts_with(name + "=")) {
+        why = fmt::format("`{}` is a parameter, and only captured tensors have gradients", name);
+        fix = fmt::format("pass it as a tensor of one value: --capture {0}={0}.npy, read as {0}[0]", name);
+      }
     throw Error("unknown-capture", fmt::format("there is no capture `{}` to take the gradient of", name),
-                {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()},
-                known.empty() ? "no --capture is given" : fmt::format("captured: {}", fmt::join(known, ", ")),
-                near ? fmt::format("did you mean {}?", *near) : "name one that --capture gives");
+                {.name = "--grad", .line = 0, .text = name, .begin = 0, .end = name.size()}, why, fix);
   }
 
   bool is_bshd() const { return o_.layout == "bshd"; }

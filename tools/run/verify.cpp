@@ -44,12 +44,12 @@ struct Distance {
   bool good() const { return right && error <= allowed; }
 };
 
-/// Results in f64 and their inputs.
+/// A call in f64 and its results.
 struct Exact {
-  Owned q, k, v, o, lse;
-  Owned grad_o, dq, dk, dv;
-  CapturedGradients captured;
-  std::vector<double> size_of_captured;  ///< the root of the sum of the squares of all terms
+  ForwardTensors in;
+  BackwardTensors back;
+  CapturedGradients captured{};
+  std::vector<double> size_of_captured{};  ///< the root of the sum of the squares of all terms
 };
 
 /// One result and its distance from the oracle.
@@ -141,35 +141,28 @@ class Verify {
 
   Exact oracle(const Attention& attention, const ForwardTensors& from, const BackwardTensors& back, double noise,
                float of_scores = 0) {
-    Exact out;
-    out.q = exact(from.q, noise), out.k = exact(from.k, noise), out.v = exact(from.v, noise);
-    out.o = zeros_like(from.o), out.lse = zeros_like(from.lse);
+    Exact out{from, back};
+    for (Owned* one : {&out.in.q, &out.in.k, &out.in.v}) *one = exact(*one, noise);
+    for (Owned* one : {&out.in.o, &out.in.lse}) *one = zeros_like(*one);
     Attention exactly = attention;
     exactly.target = Target::oracle;
     // Scores have an error too: one or two roundings in f32.
     if (noise > 0)
       exactly.score = attention.score |
                       Score([of_scores](Float s, At) { return s * (1.0f + (random(20260101) - 0.5f) * of_scores); });
-    exactly.run({.q = out.q.tensor, .k = out.k.tensor, .v = out.v.tensor, .o = out.o.tensor, .lse = out.lse.tensor});
-    if (o_.what.backward) backward(exactly, back, noise, out);
+    exactly.run(out.in.call());
+    if (o_.what.backward) backward(exactly, noise, out);
     return out;
   }
 
   /// Fills in the gradients.
-  void backward(const Attention& exactly, const BackwardTensors& back, double noise, Exact& out) {
-    out.grad_o = exact(back.grad_o, noise);
-    out.dq = zeros_like(back.dq);
-    out.dk = zeros_like(back.dk);
-    out.dv = zeros_like(back.dv);
+  void backward(const Attention& exactly, double noise, Exact& out) {
+    out.back.grad_o = exact(out.back.grad_o, noise);
+    for (Owned* one : {&out.back.dq, &out.back.dk, &out.back.dv}) *one = zeros_like(*one);
     out.captured = CapturedGradients(exactly, Data(), DType::f64);
-    const Backward call{.q = out.q.tensor,
-                        .k = out.k.tensor,
-                        .v = out.v.tensor,
-                        .grad_o = out.grad_o.tensor,
-                        .dq = out.dq.tensor,
-                        .dk = out.dk.tensor,
-                        .dv = out.dv.tensor,
-                        .captured = out.captured.captured};
+    Backward call = out.back.call(out.in);
+    call.o = call.lse = {};  // the oracle computes the forward again
+    call.captured = out.captured.captured;
     exactly.backward(call);
     if (call.captured.empty() || noise > 0) return;
     const compiler::LoweredMod lowered = compiler::lower(exactly);
@@ -243,8 +236,8 @@ class Verify {
     const Exact exactly = oracle(on_host.attention, in, in_back, 0),
                 rounded = oracle(on_host.attention, in, in_back, unit, one_product ? 0x1p-10f : 0x1p-22f);
     const Owned o = fetched(tensors.o), lse = fetched(tensors.lse);
-    std::vector<Compared> all{{"o", distance(o.tensor, exactly.o.tensor, rounded.o.tensor, unit)},
-                              {"lse", distance(lse.tensor, exactly.lse.tensor, rounded.lse.tensor, 0x1p-20)}};
+    std::vector<Compared> all{{"o", distance(o.tensor, exactly.in.o.tensor, rounded.in.o.tensor, unit)},
+                              {"lse", distance(lse.tensor, exactly.in.lse.tensor, rounded.in.lse.tensor, 0x1p-20)}};
     if (o_.what.backward) {
       // P and dS are rounded once more, and o is rounded where delta reads it.
       const double more = 4 * unit;
@@ -254,10 +247,10 @@ class Verify {
         all.push_back({name, distance(here_now.tensor, wanted.tensor, noisy.tensor, more, terms)});
       };
       // For a row with one key, dq and dk are 0, but their terms are about as large as those of dv.
-      const double size_of_dv = size(exactly.dv.tensor);
-      add("dq", back.dq, exactly.dq, rounded.dq, size_of_dv);
-      add("dk", back.dk, exactly.dk, rounded.dk, size_of_dv);
-      add("dv", back.dv, exactly.dv, rounded.dv);
+      const double size_of_dv = size(exactly.back.dv.tensor);
+      add("dq", back.dq, exactly.back.dq, rounded.back.dq, size_of_dv);
+      add("dk", back.dk, exactly.back.dk, rounded.back.dk, size_of_dv);
+      add("dv", back.dv, exactly.back.dv, rounded.back.dv);
       // If every row has one key, no gradient reaches the scores, and a captured tensor's terms are 0 too.
       for (std::size_t i = 0; i < captured.names.size(); ++i)
         add(captured.names[i], captured.memory[i], exactly.captured.memory[i], rounded.captured.memory[i],
