@@ -133,8 +133,8 @@ bool fires_somewhere(const Rule& rule) {
     for (const char letter : all_letters()) {
       const double low = instance.values[slot];
       const bool whole = type_of(letter) == Type::I32;
-      const bool known = whole && tries % 3;
-      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), false}
+      const bool known = std::isfinite(low) && tries % 3;
+      bounds.params.push_back(known ? ir::Interval{low, low + random.below(4), !whole}
                                     : ir::Interval::all(type_of(letter)));
       if (open_letters.find(letter) != std::string_view::npos && random.chance(0.2))
         instance.letters.at(letter) = ir::literal(type_of(letter), low);
@@ -238,6 +238,21 @@ TEST_CASE("what people write becomes what they meant", "[simplify]") {
   CHECK(simple("f32(s)") == "s");
   CHECK(simple("sum(i, 0, slope[i])") == "0.0f");
   CHECK(simple("sum(i, 1, doc[i + kv])") == "doc[kv]");
+}
+
+TEST_CASE("a comparison that every number passes is with inf, which NaN does not pass", "[simplify]") {
+  const auto simple = [](std::string_view from) { return text(simplify(expr(from))); };
+  CHECK(simple("abs(s) >= -0.4f") == "abs(s) <= inf");
+  CHECK(simple("-0.4f < abs(s)") == "abs(s) <= inf");
+  CHECK(simple("exp(s) >= 0.0f") == "exp(s) <= inf");
+  CHECK(simple("tanh(s) < 5.0f") == "tanh(s) <= inf");
+  CHECK(simple("tanh(s) * 3.0f + 4.0f > 0.5f") == "tanh(s) * 3.0f + 4.0f <= inf");
+  CHECK(simple("s * s >= 0.0f") == "s * s <= inf");
+  CHECK(simple("s >= -inf") == "s <= inf");
+  CHECK(simple("s <= inf") == "s <= inf");
+  CHECK(simple("exp(s) > 0.0f") == "exp(s) > 0.0f");  // 0 does not pass
+  CHECK(simple("abs(s) >= nan") == "false");
+  CHECK(simple("abs(slope[0]) != -1.0f") == "true");  // of NaN too
 }
 
 TEST_CASE("of two zeros that are literals, max is 0 and min is -0, in both orders", "[simplify]") {
