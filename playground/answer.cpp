@@ -274,10 +274,10 @@ class Answer {
   Json cuda(const Json& of) const {
     const std::string dtype = text(of, "dtype").value_or("bf16");
     runtime::require_word("dtype", dtype, std::array<std::string, 3>{"f32", "f16", "bf16"});
-    const DType type = dtype == "f32" ? DType::f32 : dtype == "f16" ? DType::f16 : DType::bf16;
-    codegen::SourcesOf what{
-        {.spec = runtime::spec_of({.dtype = type, .d = whole(of, "d", 1, 256, 128)}, whole(of, "arch", 80, 999, 90)),
-         .length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len)}};
+    runtime::Request request{.target = {.arch = whole(of, "arch", 80, 999, 90)}};
+    runtime::read_shape(request, {{"dtype", dtype}, {"d", std::to_string(whole(of, "d", 1, 256, 128))}});
+    codegen::SourcesOf what{request.call};
+    what.call.length = codegen::length_of(view_.extent.q_len, view_.extent.kv_len);
     if (of.contains("backward") && of["backward"] == true) {
       what.call.backward.emplace();
       for (const compiler::CaptureSlot& c : lowered_.mod.captures)

@@ -37,30 +37,36 @@ std::string reads_to_blame(const KernelDescriptor& kernel, const KernelSpec& spe
 
 }  // namespace
 
+CallSpec of_way(CallSpec call, Way way) {
+  if (way == Way::forward) return call;
+  call.spec = backward_spec(call.spec);
+  if (call.preference && !takes(*call.preference, way)) call.preference.reset();
+  return call;
+}
+
+GpuParts parts_of(const compiler::LoweredMod& lowered, const CallSpec& call, Way way) {
+  if (way == Way::forward) return forward_parts(lowered, call.spec);
+  return gpu_parts(lowered, !call.spec.negative, &*call.backward, way == Way::keys);
+}
+
 CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call) {
-  const bool backward = call.backward.has_value();
-  const Wanted* const wanted = backward ? &*call.backward : nullptr;
-  const KernelSpec spec = backward ? backward_spec(call.spec) : call.spec;
   CallChoices out;
   std::vector<Way> ways{Way::forward};
-  if (backward) {
-    const GpuParts parts = gpu_parts(lowered, spec.scale_positive, wanted);
-    const Traits& facts = parts.facts;
-    ways = ways_of_backward(spec, facts);
+  if (call.backward) {
+    const KernelSpec spec = backward_spec(call.spec);
+    const GpuParts parts = parts_of(lowered, call, Way::backward);
+    ways = ways_of_backward(spec, parts.facts);
     if (call.preference && !takes(*call.preference, ways[0])) ways = {Way::queries, Way::keys};
     if (ways.size() > 1)
       for (const KernelDescriptor* one : kernels(Way::backward))
-        if (const std::string why = one->why_not(spec, facts); !why.empty())
+        if (const std::string why = one->why_not(spec, parts.facts); !why.empty())
           out.story.push_back(fmt::format("not {}: {}{}", one->name, why, reads_to_blame(*one, spec, parts)));
   }
   for (const Way way : ways) {
-    WayChoices one{.way = way,
-                   .spec = spec,
-                   .parts = backward ? gpu_parts(lowered, spec.scale_positive, wanted, way == Way::keys)
-                                     : forward_parts(lowered, spec)};
+    WayChoices one{.way = way, .call = of_way(call, way), .parts = parts_of(lowered, call, way)};
+    const Preference* const preference = one.call.preference ? &*one.call.preference : nullptr;
     one.kind = call_kind(one.parts, call.length);
-    if (call.preference && (!backward || takes(*call.preference, way))) one.preference = call.preference;
-    one.choices = choose(spec, one.parts.facts, one.kind, one.preference ? &*one.preference : nullptr, kernels(way));
+    one.choices = choose(one.call.spec, one.parts.facts, one.kind, preference, kernels(way));
     out.ways.push_back(std::move(one));
   }
   return out;

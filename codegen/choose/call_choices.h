@@ -13,20 +13,24 @@ namespace attune::codegen {
 
 /// What the kernels of a call are chosen by, in addition to its expressions.
 struct CallSpec {
-  KernelSpec spec;  ///< of the forward
+  KernelSpec spec{};  ///< of the forward; for the kernels of one way, theirs
   Length length = Length::longer;
-  std::optional<Preference> preference{};
+  std::optional<Preference> preference{};  ///< none: the choice of attune tune, if there is one
   /// For a backward, the captured tensors whose gradients are asked for, by slot. None for a forward.
   std::optional<Wanted> backward{};
+  auto operator<=>(const CallSpec&) const = default;
 };
+/// What the kernels of one way of the call are chosen by.
+CallSpec of_way(CallSpec call, Way way);
+/// The expressions that these kernels evaluate. They refer to `lowered`.
+GpuParts parts_of(const compiler::LoweredMod& lowered, const CallSpec& call, Way way);
 
 /// The kernels of one way: a forward has one way, a backward one or two.
 struct WayChoices {
   Way way = Way::forward;
-  KernelSpec spec;
+  CallSpec call;   ///< of_way()
   GpuParts parts;  ///< refers to the lowered Mod, which must outlive it
   CallKind kind{};
-  std::optional<Preference> preference{};  ///< the call's, if it names a kernel of this way
   KernelChoices choices{};
 };
 struct CallChoices {

@@ -65,8 +65,10 @@ Found found(const KernelSpec& spec, const Traits& facts, const CallKind& kind, c
     for (const KernelDescriptor* one : among) names += fmt::format("{}{}", names.empty() ? "" : " and ", one->name);
     return {{}, "the kernels are " + names};
   }
-  if (takes_mla(*kernel) != spec.mla)
-    return {{}, spec.mla ? "heads are wider than it supports" : "it is for MLA, whose values are columns of the keys"};
+  if (takes_mla(*kernel) != spec.cache.mla)
+    return {{},
+            spec.cache.mla ? "heads are wider than it supports"
+                           : "it is for MLA, whose values are columns of the keys"};
   if (std::string why = kernel->why_not(spec, facts); !why.empty()) return {{}, why};
   // Members that are not named come from the first usual tile that has the named ones, or else from the first usual
   // tile.
@@ -97,7 +99,7 @@ void require_possible(const KernelSpec& spec) {
     throw Error("engine-type", "the CUDA engine computes in f32", {},
                 fmt::format("q, k and v hold {}", name_of(spec.dtype)),
                 "convert them to f32, or take the oracle as target, on the host");
-  if (!spec.mla && (spec.d > widest_head || spec.dv > widest_head))
+  if (!spec.cache.mla && (spec.d > widest_head || spec.dv > widest_head))
     throw Error(
         "engine-width", "heads are too wide for the CUDA engine", {},
         fmt::format("D is {} and Dv is {}, and kernels support up to {}, or {} and {} where v is a view of k: its "
@@ -110,23 +112,20 @@ void require_possible(const KernelSpec& spec) {
 
 KernelSpec backward_spec(KernelSpec of) {
   of.out = of.dtype;
-  of.max = false;
-  of.heads = 1;
-  of.decode = of.per_entry = of.paged = of.fp8_kv = of.before = of.fixed_split = of.mla = of.few_queries = false;
-  of.few_tiles = false;
-  of.page_rows = 0;
-  of.row_blocks = 1;
-  of.store = KernelSpec{}.store;
+  of.max = of.before = of.fixed_split = false;
+  of.cache = {};
+  of.sharing = {.shared_keys = of.sharing.shared_keys};
+  of.strides.store = Strides{}.store;
   return of;
 }
 
 KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKind& kind, const Preference* preference,
                      Kernels among) {
   KernelSpec spec = wishes;
-  if (!facts.shares_tiles) spec.heads = 1;
-  if (!facts.copies_read) spec.unaligned_captures = false;
+  if (!facts.shares_tiles) spec.sharing.heads = 1;
+  if (!facts.copies_read) spec.strides.unaligned_captures = false;
   // Results over a part of the keys cannot be added up before the sum over all of them is known.
-  if (facts.has_prob && !facts.linear_prob) spec.few_tiles = false;
+  if (facts.has_prob && !facts.linear_prob) spec.sharing.few_tiles = false;
   require_possible(spec);
   KernelChoices out;
   if (preference) {
@@ -139,13 +138,13 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
     if (!first.why.empty()) out.refused = fmt::format("not {}: {}", preference->variant.text(), first.why);
   }
   // Other kernels, even if they spill less, support no lengths, positions, page tables or fixed split sizes.
-  const bool cuts = (spec.per_entry || spec.fixed_split) &&
+  const bool cuts = (spec.cache.per_entry || spec.fixed_split) &&
                     std::ranges::any_of(among, [&](const KernelDescriptor* kernel) {
-                      return cuts_keys(*kernel) && takes_mla(*kernel) == spec.mla &&
+                      return cuts_keys(*kernel) && takes_mla(*kernel) == spec.cache.mla &&
                              kernel->why_not(spec, facts).empty();
                     });
   for (const KernelDescriptor* kernel : among) {
-    if (takes_mla(*kernel) != spec.mla || (cuts && !cuts_keys(*kernel))) continue;
+    if (takes_mla(*kernel) != spec.cache.mla || (cuts && !cuts_keys(*kernel))) continue;
     if (kernel->is_for && !kernel->is_for(spec)) continue;
     if (const std::string why = kernel->why_not(spec, facts); !why.empty()) {
       out.story.push_back(fmt::format("not {}: {}", kernel->name, why));
@@ -154,19 +153,19 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
     for (const Variant& variant : kernel->tiles(spec, facts, kind))
       out.choices.push_back(kernel->choice(spec, variant));
   }
-  if (out.choices.empty() && spec.mla)
+  if (out.choices.empty() && spec.cache.mla)
     throw Error("engine-call", "no CUDA kernel supports this MLA call", {},
                 fmt::format("D is {} and Dv is {}; {}", spec.d, spec.dv, fmt::join(out.story, "; ")),
                 "change what it names, or compute on the host");
-  if (out.choices.empty() && (spec.fp8_kv || spec.dtype == DType::e4m3)) {
+  if (out.choices.empty() && (spec.cache.fp8 || spec.dtype == DType::e4m3)) {
     std::vector<std::string> why;
     for (const KernelDescriptor* kernel : among)
       if (!takes_mla(*kernel)) why.push_back(fmt::format("{}: {}", kernel->name, kernel->why_not(spec, facts)));
     throw Error(
         "engine-type",
-        fmt::format("no CUDA kernel supports this call with {} of e4m3", spec.fp8_kv ? "k and v" : "q, k and v"), {},
+        fmt::format("no CUDA kernel supports this call with {} of e4m3", spec.cache.fp8 ? "k and v" : "q, k and v"), {},
         fmt::format("{}", fmt::join(why, "; ")),
-        spec.fp8_kv ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
+        spec.cache.fp8 ? "convert k and v to the type of q" : "convert q, k and v to bf16 or f16");
   }
   if (out.choices.empty()) throw Bug("no kernel supports this call");
   return out;

@@ -28,7 +28,7 @@ struct KernelChoices {
 /// The widest head of ordinary kernels; the columns of an MLA head, and of its values; the rows of an MLA tile.
 constexpr std::int64_t widest_head = 256, mla_d = 576, mla_dv = 512;
 constexpr int mla_rows = 64;
-/// KernelSpec::mla, given whether v is a view of k's first columns; and KernelSpec::heads for MLA.
+/// KvCache::mla, given whether v is a view of k's first columns; and Sharing::heads for MLA.
 constexpr bool is_mla(std::int64_t d, std::int64_t dv, bool values_within_keys) {
   return values_within_keys && d > widest_head && dv <= d;
 }
@@ -36,7 +36,7 @@ constexpr int mla_heads_to_share(std::int64_t group) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::clamp<std::int64_t>(group, 1, mla_rows))));
 }
 
-/// KernelSpec::row_blocks for `rows`, queries times heads, that share keys: 4 if clusters of four leave at most
+/// Sharing::row_blocks for `rows`, queries times heads, that share keys: 4 if clusters of four leave at most
 /// an eighth of the blocks without rows, or no more than clusters of two. Packed sequences differ in length: at most 2.
 constexpr int row_blocks(std::int64_t rows, bool packed) {
   const std::int64_t blocks = (rows + mla_rows - 1) / mla_rows, missing = (4 - blocks % 4) % 4;
@@ -44,7 +44,7 @@ constexpr int row_blocks(std::int64_t rows, bool packed) {
   return missing < 2 || 8 * missing <= blocks ? 4 : 2;
 }
 
-/// KernelSpec::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
+/// Sharing::heads for `q_len` queries (of the longest sequence) of `group` heads to a key head.
 constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t half_a_tile = 64;
   if (q_len > half_a_tile || group < 2) return 1;
@@ -52,24 +52,29 @@ constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
-/// KernelSpec::decode for such calls.
+/// True for QueryRows::decode.
 constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
 }
-/// KernelSpec::page_rows for pages of `rows` rows; 0 where kernels do not load pages by TMA.
-constexpr int box_rows(const KernelSpec& spec, std::int64_t rows) {
-  const bool by_boxes = spec.mla || (spec.arch == 90 && spec.tma && !spec.decode);
-  return spec.paged && by_boxes ? static_cast<int>(std::gcd(rows, std::int64_t{64})) : 0;
+/// True for calls whose kernels load keys by TMA, in boxes that lie in one page each.
+constexpr bool loads_boxes(const KernelSpec& spec) {
+  return spec.cache.mla || (spec.arch == 90 && spec.strides.tma && !spec.sharing.decode());
 }
 /// Rows of a box of keys that TMA loads as fast as a tile of keys is used.
 inline constexpr int least_box = 8;
-/// KernelSpec::few_queries: true if splitting f32 keys and values in memory, or copying keys and values out of pages in
-/// boxes of fewer than least_box rows, would take longer than it saves. A copy is three times the traffic, and fewer
-/// boxes are lost the larger they are.
-constexpr bool are_few(const KernelSpec& spec, std::int64_t q_len, std::int64_t group) {
-  const bool small = spec.page_rows > 0 && spec.page_rows < least_box && !spec.mla, f32 = spec.dtype == DType::f32;
-  return (f32 || small) && q_len * group < 256 * (small ? std::int64_t{spec.page_rows} : 1);
+constexpr bool has_small_pages(const KernelSpec& spec) {
+  return spec.cache.paged() && spec.cache.page_rows < least_box;
+}
+/// True for calls whose keys and values a kernel before prepares in memory, unless queries are few: on Hopper it splits
+/// f32, and copies keys and values out of small pages.
+constexpr bool may_prepare(const KernelSpec& spec) {
+  return loads_boxes(spec) && !spec.cache.mla && (spec.dtype == DType::f32 || has_small_pages(spec));
+}
+/// QueryRows::few for `rows`, queries times heads, that share keys: preparing keys would take longer than it saves. A
+/// copy out of pages is three times the traffic, and fewer boxes are lost the larger they are.
+constexpr bool are_few(const KernelSpec& spec, std::int64_t rows) {
+  return may_prepare(spec) && rows < 256 * (has_small_pages(spec) ? std::int64_t{spec.cache.page_rows} : 1);
 }
 /// Into how many parts Hopper's blocks split the keys of each of `tiles` tiles of queries, which visit up to `steps`
 /// tiles of keys. 1: not at all.
@@ -87,12 +92,37 @@ constexpr int parts_of_keys(std::int64_t tiles, std::int64_t blocks, std::int64_
   }
   return static_cast<int>(best);
 }
-/// The rows of a tile by which KernelSpec::few_tiles is known before the tile is.
+/// The rows of a tile by which Sharing::few_tiles is known before the tile is.
 inline constexpr int few_rows = 128;
-/// True for calls whose KernelSpec::few_tiles says whether blocks share the keys of tiles.
+/// True for calls whose Sharing::few_tiles says whether blocks share the keys of tiles.
 constexpr bool may_split_keys(const KernelSpec& spec) {
-  return spec.arch == 90 && (spec.dtype == DType::bf16 || spec.dtype == DType::f16) && spec.per_entry && spec.tma &&
-         !spec.decode && !spec.mla && !spec.fp8_kv && !spec.fixed_split;
+  return spec.arch == 90 && (spec.dtype == DType::bf16 || spec.dtype == DType::f16) && spec.cache.per_entry &&
+         spec.strides.tma && !spec.sharing.decode() && !spec.cache.mla && !spec.cache.fp8 && !spec.fixed_split;
+}
+
+/// Of a backward: only Hopper's kernels ask whether query heads share keys.
+constexpr Sharing sharing_of_backward(int arch, std::int64_t group) { return {.shared_keys = arch == 90 && group > 1}; }
+
+/// Sizes of a call, of which kernels depend on classes alone.
+struct Sizes {
+  std::int64_t q_len = 1 << 20;  ///< queries of the longest sequence
+  std::int64_t group = 1;        ///< query heads of a key head
+  std::int64_t page_size = 0;    ///< rows of a page; 0: there are no pages
+};
+/// Fills in what follows from the sizes of a forward: where its keys are, and how its queries share them.
+constexpr void settle(KernelSpec& spec, const Sizes& of) {
+  Sharing& by = spec.sharing;
+  if (spec.cache.mla) {
+    by.heads = mla_heads_to_share(of.group);
+    by.row_blocks = row_blocks(of.q_len * of.group, spec.packed);
+  } else {
+    by.heads = heads_to_share(of.q_len, of.group);
+    by.rows = is_decode(of.q_len, of.group) ? QueryRows::decode : QueryRows::many;
+  }
+  const int box = loads_boxes(spec) ? static_cast<int>(std::gcd(of.page_size, std::int64_t{64})) : 64;
+  spec.cache.page_rows = of.page_size > 0 ? box : 0;
+  spec.cache.per_entry |= spec.cache.mla || spec.cache.paged();
+  if (are_few(spec, of.q_len * of.group)) by.rows = QueryRows::few;
 }
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.

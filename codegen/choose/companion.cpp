@@ -16,7 +16,7 @@ using When = Companion::When;
 
 template <CoverForm form>
 Source lists_source(const GpuParts& parts, const KernelPlan& plan) {
-  return cover_source(*parts.of, plan.spec.offsets64, plan.spec.arch, form);
+  return cover_source(*parts.of, plan.spec.strides.offsets64, plan.spec.arch, form);
 }
 bool is_listed(const GpuParts& parts, const KernelPlan&) { return parts.facts.listed; }
 
@@ -106,7 +106,7 @@ KernelPlan once_more(const GpuParts& parts, const KernelPlan& plan) {
   tile.own = {{"warps", once_more_queries / 16},
               {"width", static_cast<int>(plan.spec.d)},
               {"width_v", static_cast<int>(plan.spec.dv)},
-              {"vector", plan.spec.load},
+              {"vector", plan.spec.strides.load},
               {"exact", plan.spec.exact},
               {"holds_queries", 1}};
   if (parts.facts.listed) tile.own.insert(tile.own.end(), {{"visits_m", plan.tile.m}, {"visits_n", plan.tile.n}});
@@ -299,7 +299,8 @@ constinit const Companion append_rows{
     .role = "new keys",
     .name = "append",
     // The keys and values of such calls are a cache.
-    .needed = [](const GpuParts& parts, const KernelPlan& plan) { return !parts.gradient && plan.spec.per_entry; },
+    .needed = [](const GpuParts& parts,
+                 const KernelPlan& plan) { return !parts.gradient && plan.spec.cache.per_entry; },
     .threads = append_threads,
     .of_any_mod = true,
     .own_struct = true,

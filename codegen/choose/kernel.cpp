@@ -51,7 +51,7 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
                    .n = n,
                    .d = static_cast<int>(round_up(spec.d, width_step)),
                    .dv = static_cast<int>(round_up(spec.dv, width_step)),
-                   .heads = std::min(spec.heads, kernel.most_heads)},
+                   .heads = std::min(spec.sharing.heads, kernel.most_heads)},
           .variant = variant};
 }
 

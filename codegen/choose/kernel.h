@@ -120,7 +120,7 @@ KernelPlan plan_of(const KernelDescriptor& kernel, const KernelSpec& spec, const
 inline bool cuts_keys(const KernelDescriptor& kernel) {
   return kernel.args == ArgsKind::decode || kernel.args == ArgsKind::mla;
 }
-/// True if the kernel is only for MLA, as in KernelSpec::mla.
+/// True if the kernel is only for MLA, as in KvCache::mla.
 inline bool takes_mla(const KernelDescriptor& kernel) { return kernel.args == ArgsKind::mla; }
 
 /// A line before wgmma.cuh that makes it define products of these widths only; by default it defines all.

@@ -16,34 +16,62 @@ namespace attune::codegen {
 
 struct KernelDescriptor;
 
-/// Facts of a call by which kernels are chosen, in addition to its expressions.
+/// Where a call's keys and values are, as in a KV cache.
+struct KvCache {
+  bool per_entry = false;  ///< entries have their own lengths, positions or pages
+  /// The largest power of 2 that divides a page's rows, at most 64; 0: there are no pages. 64 where no kernel loads
+  /// boxes of pages, see loads_boxes().
+  int page_rows = 0;
+  bool fp8 = false;  ///< k and v are FP8 (E4M3), and q is not
+  bool mla = false;  ///< MLA: wide heads whose values are the first columns of the keys
+
+  constexpr bool paged() const { return page_rows > 0; }
+  auto operator<=>(const KvCache&) const = default;
+};
+
+/// How many queries read the same keys.
+enum class QueryRows : std::uint8_t {
+  decode,  ///< those of the heads that share a tile are at most 16 rows
+  few,     ///< preparing keys in memory does not pay, see are_few()
+  many,
+};
+
+/// How queries share keys. A call's sizes decide, and most of it matters to few kernels: settle() fills it in.
+struct Sharing {
+  QueryRows rows = QueryRows::many;
+  int heads = 1;       ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
+  int row_blocks = 1;  ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
+  bool few_tiles = false;    ///< Hopper, 16 bits: blocks share the keys of tiles of queries, see parts_of_keys()
+  bool shared_keys = false;  ///< query heads share key heads; Hopper's backwards alone
+
+  constexpr bool decode() const { return rows == QueryRows::decode; }
+  auto operator<=>(const Sharing&) const = default;
+};
+
+/// What kernels may assume of where a call's tensors lie.
+struct Strides {
+  bool tma = true;  ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
+  /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
+  int load = 16, store = 16;
+  bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
+  bool unaligned_captures = false;  ///< see has_unaligned_rows(); backwards alone
+  auto operator<=>(const Strides&) const = default;
+};
+
+/// Facts of a call by which kernels are chosen, in addition to its expressions and lengths.
 struct KernelSpec {
   int arch = 90;                                 ///< compute capability times ten
   DType dtype = DType::bf16, out = DType::bf16;  ///< of q, k and v; of o
   std::int64_t d = 128, dv = 128;
-  bool max = false;          ///< the call asks for the rows' maxima
-  bool packed = false;       ///< sequences of different lengths
-  bool per_entry = false;    ///< entries have their own lengths, positions or pages
-  bool paged = false;        ///< the KV cache is paged
-  bool fp8_kv = false;       ///< the KV cache is FP8 (E4M3), and q is not
+  bool max = false;     ///< the call asks for the rows' maxima
+  bool packed = false;  ///< sequences of different lengths
+  KvCache cache{};
   bool before = false;       ///< results of a call over other keys are merged in
   bool fixed_split = false;  ///< the call has a fixed split size
-  bool mla = false;          ///< MLA: wide heads whose values are the first columns of the keys
-  int page_rows = 0;         ///< paged, by TMA: the largest power of 2 that divides a page's rows, at most 64
-  int row_blocks = 1;        ///< MLA: blocks of a cluster, each with 64 of the rows that share keys: 1, 2 or 4
-  int heads = 1;  ///< query heads of a key head that would share a tile: 1, 2, 4, 8, 16 of one query; MLA: to 64
-  bool few_queries = false;  ///< f32, small pages: preparing keys in memory does not pay, see are_few()
-  bool few_tiles = false;    ///< Hopper, 16 bits: blocks share the keys of tiles of queries, see parts_of_keys()
-  bool decode = false;       ///< the queries of these heads are at most 16 rows
-  bool tma = true;           ///< TMA can copy q, k, v and o: their layouts allow it, and none is empty
-  /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
-  int load = 16, store = 16;
-  bool scale_positive = true;
-  bool exact = false;               ///< as Attention::exact
-  bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
-  bool unaligned_captures = false;  ///< see has_unaligned_rows(); backwards alone
-  bool shared_keys = false;         ///< query heads share key heads; Hopper's backwards alone
-  bool operator==(const KernelSpec&) const = default;
+  Sharing sharing{};
+  Strides strides{};
+  bool negative = false;  ///< the scale of q . k is not positive
+  bool exact = false;     ///< as Attention::exact
   auto operator<=>(const KernelSpec&) const = default;
 };
 

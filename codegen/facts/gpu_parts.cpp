@@ -341,9 +341,9 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
 }
 
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec) {
-  GpuParts out = gpu_parts(lowered, spec.scale_positive);
+  GpuParts out = gpu_parts(lowered, !spec.negative);
   // Calls with few queries evaluate the mask pair by pair: listing tiles takes as long as it saves.
-  if (spec.per_entry && (spec.decode || spec.mla)) out.facts.listed = false;
+  if (spec.cache.per_entry && (spec.sharing.decode() || spec.cache.mla)) out.facts.listed = false;
   // The call before has included the sink.
   if (spec.before) out.facts.has_sink = false;
   return out;

@@ -74,9 +74,9 @@ bool has_many_steps(const KernelSpec& spec, const CallKind& kind) {
 /// its keys.
 bool has_few_steps(const KernelSpec& spec, const CallKind& kind) {
   if (spec.packed || kind.cover == CoverKind::window || kind.cover == CoverKind::listed) return true;
-  if (kind.length <= Length::to_1k) return kind.cover != CoverKind::full || !spec.shared_keys;
+  if (kind.length <= Length::to_1k) return kind.cover != CoverKind::full || !spec.sharing.shared_keys;
   // At D=128, completing dq gained 3 to 7 % up to 3072 positions, and lost 1 to 2 % at 4096.
-  return kind.cover == CoverKind::causal && kind.length == Length::to_4k && spec.d <= 64 && !spec.shared_keys;
+  return kind.cover == CoverKind::causal && kind.length == Length::to_4k && spec.d <= 64 && !spec.sharing.shared_keys;
 }
 
 /// Without a mask, and in windows, neighbouring items are equally long, so items that visit head after head do not
@@ -102,7 +102,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   };
   const bool only_order0 = !why_order0(facts).empty();
   // A warp that sums diagonals has no time to copy.
-  const bool copies = facts.copies_read && !facts.sums_diagonals && !only_order0 && !spec.unaligned_captures;
+  const bool copies = facts.copies_read && !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   if (only_order0) {
@@ -135,7 +135,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   const int m = tile.m;
-  if (tile.copies && spec.unaligned_captures)
+  if (tile.copies && spec.strides.unaligned_captures)
     return "copies must be 0: the rows of the bias are not aligned to 16 bytes, or shorter than the keys";
   if (tile.completes && (tile.alone || tile.copies || !tile.ordered || m == most_queries))
     return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not "

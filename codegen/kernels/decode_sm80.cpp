@@ -32,18 +32,19 @@ constexpr Search searches[] = {{.member = "stages", .least = 2, .most = 10}};
 
 constexpr int rows = 16;
 
-bool is_for(const KernelSpec& spec) { return spec.decode; }
+bool is_for(const KernelSpec& spec) { return spec.sharing.decode(); }
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (!is_for(spec)) return fmt::format("it is for at most {} rows (queries times the heads that share keys)", rows);
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
-  if (spec.load != 16) return "it loads 16 bytes at a time, and some rows of q, k and v are not aligned to 16 bytes";
+  if (spec.strides.load != 16)
+    return "it loads 16 bytes at a time, and some rows of q, k and v are not aligned to 16 bytes";
   return why_not_prob(facts);
 }
 
 constexpr int element = 2;  ///< bytes of an element of q
 /// Bytes of an element of k and v.
-int kept(const KernelSpec& spec) { return spec.fp8_kv ? 1 : element; }
+int kept(const KernelSpec& spec) { return spec.cache.fp8 ? 1 : element; }
 /// Columns of tiles: FP8 rows are read 32 bytes at a time.
 int columns(const KernelSpec& spec, std::int64_t width) {
   return static_cast<int>(round_up(width, std::max(gpu_element(spec.dtype).width_step, 32 / kept(spec))));
@@ -76,12 +77,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind
   };
   // With a fixed split size, 32 widened keys at a time would spill registers.
   if (row <= short_row)
-    return {variant_of(decode_sm80.name, with_keys(spec.fp8_kv && spec.fixed_split ? 16 : 32), members)};
+    return {variant_of(decode_sm80.name, with_keys(spec.cache.fp8 && spec.fixed_split ? 16 : 32), members)};
   std::vector<Variant> out;
   // Longer rows with a fixed split size or with results before would spill too. Whether mods spill is known only after
   // compiling.
   const Tile more = with_keys(32);
-  if (row <= usual_row && more.warps == Tile{}.warps && !spec.fp8_kv && !spec.fixed_split && !spec.before)
+  if (row <= usual_row && more.warps == Tile{}.warps && !spec.cache.fp8 && !spec.fixed_split && !spec.before)
     out.push_back(variant_of(decode_sm80.name, more, members));
   out.push_back(variant_of(decode_sm80.name, with_keys(16), members));
   return out;
@@ -96,8 +97,10 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
   plan.tile.warps = tile.warps;
   plan.tile.clusters = tile.clusters != 0;
-  plan.tile.own = {{"warps", tile.warps}, {"width", width},        {"width_v", width_v},       {"store", spec.store},
-                   {"paged", spec.paged}, {"fp8_kv", spec.fp8_kv}, {"clusters", tile.clusters}};
+  plan.tile.own = {{"warps", tile.warps},         {"width", width},
+                   {"width_v", width_v},          {"store", spec.strides.store},
+                   {"paged", spec.cache.paged()}, {"fp8_kv", spec.cache.fp8},
+                   {"clusters", tile.clusters}};
   return {.plan = std::move(plan), .threads = 32 * tile.warps, .shared_bytes = shared_memory(spec, tile).bytes};
 }
 

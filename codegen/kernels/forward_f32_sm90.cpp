@@ -40,7 +40,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (spec.d > widest || spec.dv > widest)
     return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
-  if (spec.few_queries) return "splitting keys and values for so few queries would take longer";
+  if (spec.sharing.rows != QueryRows::many) return "splitting keys and values for so few queries would take longer";
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   return why_not_prob(facts);
 }
@@ -95,7 +95,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const ForwardTile90 tile = tile_of(variant, members);
   KernelChoice out = forward_choice90(forward_f32_sm90, spec, variant, tile, true, {.parts = parts_of(spec)});
   auto& own = out.plan.tile.own;
-  own.insert(own.end(), {{"width_v", static_cast<int>(spec.dv)}, {"store", spec.store}});
+  own.insert(own.end(), {{"width_v", static_cast<int>(spec.dv)}, {"store", spec.strides.store}});
   return out;
 }
 

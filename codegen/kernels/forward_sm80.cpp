@@ -64,9 +64,11 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   KernelPlan plan = plan_of(forward_sm80, spec, variant, tile.m, tile.n);
   plan.tile.stages = tile.stages;
   const auto width = static_cast<int>(spec.d), width_v = static_cast<int>(spec.dv);
-  plan.tile.own = {{"warps", tile.warps}, {"width", width},      {"width_v", width_v},
-                   {"vector", spec.load}, {"store", spec.store}, {"exact", spec.exact}};
-  if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.paged}});
+  plan.tile.own = {{"warps", tile.warps},         {"width", width},
+                   {"width_v", width_v},          {"vector", spec.strides.load},
+                   {"store", spec.strides.store}, {"exact", spec.exact}};
+  if (spec.cache.per_entry)
+    plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", spec.cache.paged()}});
   const ForwardLayout80 shared{.m = tile.m,
                                .n = tile.n,
                                .d = plan.tile.d,

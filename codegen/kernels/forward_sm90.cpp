@@ -149,10 +149,10 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  if (spec.paged && spec.page_rows == 0) return "it does not load pages in decode calls";
+  if (spec.cache.paged() && spec.sharing.decode()) return "it does not load pages in decode calls";
   // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's. At D=64 a
   // threshold took 2.1 ms in two walks and 1.6 in the portable kernel; at D=128 2.4 and 2.5 (H200, 2 x 16 x 8192).
-  return spec.decode || (facts.prob_chooses && spec.d <= 64) ? why_not_prob(facts) : "";
+  return spec.sharing.decode() || (facts.prob_chooses && spec.d <= 64) ? why_not_prob(facts) : "";
 }
 
 /// The rows of a call's width and kind.
@@ -160,7 +160,8 @@ std::vector<Tile> usual_tiles(const KernelSpec& spec, const Traits& facts, const
   std::vector<Tile> out;
   for (const Row& row : rows_of_width90(rows, spec)) {
     const Tile tile{row.tile};
-    if (spec.few_tiles && tile.m > few_rows) continue;  // fewer tiles, and their warpgroups have fewer registers
+    if (spec.sharing.few_tiles && tile.m > few_rows)
+      continue;  // fewer tiles, and their warpgroups have fewer registers
     // The issue order does not change what spills.
     const auto alike = [&](Tile other) {
       other.issue_order = tile.issue_order;
@@ -177,7 +178,7 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
                                 std::span<const Tile> usual) {
   const std::int64_t width = std::max(spec.d, spec.dv);
   const bool narrow = width <= 64;
-  if (spec.heads > 1) return {};
+  if (spec.sharing.heads > 1) return {};
   if (facts.copies_read && width <= 128) {
     const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
     Tile shorter = tile;
@@ -251,11 +252,11 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const KernelChoice of = choice(spec, variant);
   const int blocks = of.blocks_of_sm, most = most_shared_of(blocks, spec.arch);
   if (std::string why = why_illegal90(tile, numbers90(spec, tile), blocks); !why.empty()) return why;
-  if (spec.heads > 1 && (tile.copies || tile.distances || tile.column_words))
+  if (spec.sharing.heads > 1 && (tile.copies || tile.distances || tile.column_words))
     return "heads share a tile, and a warp's 16 rows are not of one head: copies, distances and column_words must be 0";
   if (tile.column_words && (tile.copies || tile.distances))
     return "scores read one kind of numbers from shared memory: copies and distances must be 0, or column_words";
-  if (tile.drawn && (spec.heads > 1 || tile.distances || tile.column_words))
+  if (tile.drawn && (spec.sharing.heads > 1 || tile.distances || tile.column_words))
     return "heads share no tile whose decisions are drawn ahead, and scores read no numbers beside them: distances and "
            "column_words must be 0";
   if (tile.drawn && spec.dv > 192)

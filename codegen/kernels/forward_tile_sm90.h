@@ -123,14 +123,15 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
                                .column_words = held.column_words,
                                .drawn = held.drawn,
                                .items = held.items,
-                               .per_entry = spec.per_entry,
+                               .per_entry = spec.cache.per_entry,
                                .parts = std::max(held.parts, 1)};
-  plan.tile.gathered = spec.paged && spec.page_rows < least_box && !spec.few_queries && held.parts == 0;
-  const bool paged = spec.paged && !plan.tile.gathered;
-  const int box = paged ? std::gcd(spec.page_rows, tile.n) : tile.n;
-  if (spec.per_entry) plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", paged}, {"box", box}});
+  plan.tile.gathered = may_prepare(spec) && spec.sharing.rows == QueryRows::many && held.parts == 0;
+  const bool paged = spec.cache.paged() && !plan.tile.gathered;
+  const int box = paged ? std::gcd(spec.cache.page_rows, tile.n) : tile.n;
+  if (spec.cache.per_entry)
+    plan.tile.own.insert(plan.tile.own.end(), {{"per_entry", 1}, {"paged", paged}, {"box", box}});
   if (plan.tile.gathered) plan.tile.own.emplace_back("gathered", 1);
-  plan.tile.in_parts = spec.few_tiles;
+  plan.tile.in_parts = spec.sharing.few_tiles;
   if (plan.tile.in_parts) plan.tile.own.emplace_back("in_parts", 1);
   const int bytes = shared.bytes + chunk_alignment, blocks = blocks90(spec, tile, bytes);
   if (blocks > 1) plan.tile.own.emplace_back("blocks", blocks);

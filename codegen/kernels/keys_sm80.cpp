@@ -62,7 +62,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.own = {{"warps", tile.n / 16},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)},
-                   {"vector", spec.load},
+                   {"vector", spec.strides.load},
                    {"exact", spec.exact},
                    {"passes", tile.passes}};
   const int shared_bytes = layout_of<KeysLayout80>(plan).bytes;

@@ -26,7 +26,7 @@ constexpr const Companion* companions[] = {&combine_mla};
 constexpr Search searches[] = {{.member = "cluster", .least = 1, .most = 4},
                                {.member = "issue_order", .least = 0, .most = 3}};
 
-constexpr int keys = 64, stages = 2, least_box = 8;
+constexpr int keys = 64, stages = 2;
 
 std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_hopper(spec); !why.empty()) return why;
@@ -35,7 +35,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (std::string why = why_not_fp8_kv(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  if (spec.paged && spec.page_rows < least_box)
+  if (spec.cache.paged() && spec.cache.page_rows < least_box)
     return fmt::format("it needs pages of a multiple of {} rows", least_box);
   if (spec.fixed_split) return "it has no fixed split size";
   return why_not_prob(facts);
@@ -43,7 +43,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
 
 /// The most blocks that may have different rows of the same keys. Rows of one head may visit other keys than rows of
 /// another head.
-int most_blocks(const KernelSpec& spec) { return spec.heads == 1 ? 1 : spec.row_blocks; }
+int most_blocks(const KernelSpec& spec) { return spec.sharing.heads == 1 ? 1 : spec.sharing.row_blocks; }
 
 std::vector<Variant> tiles(const KernelSpec& spec, const Traits&, const CallKind&) {
   const int blocks = most_blocks(spec);
@@ -62,13 +62,13 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   KernelPlan plan = plan_of(mla_sm90, spec, variant, mla_rows, keys);
   plan.tile.stages = stages;
-  const int box = spec.paged ? spec.page_rows : keys;
+  const int box = spec.cache.paged() ? spec.cache.page_rows : keys;
   plan.tile.cluster = tile.cluster;
   plan.tile.own = {{"cluster", tile.cluster},
                    {"issue_order", tile.issue_order},
                    {"box", box},
-                   {"store", spec.store},
-                   {"paged", spec.paged}};
+                   {"store", spec.strides.store},
+                   {"paged", spec.cache.paged()}};
   const int shared_bytes = layout_of<MlaLayout90>(plan).bytes;
   return {.plan = std::move(plan),
           .threads = MlaLayout90::block.threads,

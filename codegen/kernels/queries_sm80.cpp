@@ -44,7 +44,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   plan.tile.own = {{"warps", tile.m / 16},
                    {"width", static_cast<int>(spec.d)},
                    {"width_v", static_cast<int>(spec.dv)},
-                   {"vector", spec.load},
+                   {"vector", spec.strides.load},
                    {"exact", spec.exact}};
   const int shared_bytes = layout_of<QueriesLayout80>(plan).bytes;
   return {.plan = std::move(plan), .threads = 2 * tile.m, .shared_bytes = shared_bytes};

@@ -16,7 +16,7 @@ inline std::string why_not_16_bits(const KernelSpec& spec) {
   return fmt::format("its products are of bf16 or f16, and q, k and v hold {}", name_of(spec.dtype));
 }
 inline std::string why_not_fp8_kv(const KernelSpec& spec) {
-  return spec.fp8_kv ? "it reads k and v in the type of q" : "";
+  return spec.cache.fp8 ? "it reads k and v in the type of q" : "";
 }
 inline std::string why_not_other_out(const KernelSpec& spec) {
   if (spec.out == spec.dtype) return {};
@@ -24,12 +24,12 @@ inline std::string why_not_other_out(const KernelSpec& spec) {
 }
 /// TMA cannot take the call's tensors.
 inline std::string why_no_tma(const KernelSpec& spec) {
-  if (spec.tma) return {};
+  if (spec.strides.tma) return {};
   return "TMA needs tensors that are not empty, with contiguous rows and other strides that are positive "
          "multiples of 16 bytes";
 }
 inline std::string why_not_per_entry(const KernelSpec& spec) {
-  return spec.per_entry ? "entries have their own lengths, positions or pages" : "";
+  return spec.cache.per_entry ? "entries have their own lengths, positions or pages" : "";
 }
 inline std::string why_not_prob(const Traits& facts) {
   if (!facts.has_prob || facts.linear_prob) return {};

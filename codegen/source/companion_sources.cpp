@@ -177,7 +177,7 @@ Source split_source(const KernelPlan& plan) {
   return preparing_source(
       plan, "split_keys_sm90", "SplitArgs",
       fmt::format("n = {}, d = {}, dv = {}, parts = {}{}", tile.n, tile.d, tile.dv, tile.parts,
-                  spec.per_entry ? fmt::format(", per_entry = 1, paged = {}", int{spec.paged}) : ""));
+                  spec.cache.per_entry ? fmt::format(", per_entry = 1, paged = {}", int{spec.cache.paged()}) : ""));
 }
 
 Source split_rows_source(const KernelPlan& plan) {

@@ -78,7 +78,7 @@ Source source_of(const GpuParts& parts, const KernelPlan& plan, const std::strin
   const UserText user{
       .comment = source_comment(mod),
       .text = user_source(parts, plan, path.empty() ? Lines::no : Lines::yes).text(),
-      .bytes = source_bytes(mod, plan.spec.offsets64, source_sums(parts, plan).size(), leaves_ds(parts, plan))};
+      .bytes = source_bytes(mod, plan.spec.strides.offsets64, source_sums(parts, plan).size(), leaves_ds(parts, plan))};
   Source out = source_around(user, parts, plan, kernel, file);
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   if (path.empty()) return out;

@@ -74,7 +74,8 @@ class Split {
       shared.functions.push_back(mine.functions.back());
     }
     // Only sums along diagonals are read by the kernel itself, so only there it matters where they are.
-    const std::size_t bytes = source_bytes(parts_.mod(), plan_.spec.offsets64, source_sums(parts_, plan_).size());
+    const std::size_t bytes = source_bytes(parts_.mod(), plan_.spec.strides.offsets64,
+                                           source_sums(parts_, plan_).size());
     shared.members = diagonals ? fmt::format("  alignas(8) unsigned char bytes[{}];\n  float* diagonals;\n", bytes - 8)
                                : "  alignas(8) unsigned char bytes[8];\n";
     shared.members += "  static constexpr bool has_places = true;\n";

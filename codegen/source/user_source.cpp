@@ -291,7 +291,7 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   if (held_by(parts, plan)) out.fields += "  struct Held {\n    float copied, distant, tanh;\n  };\n";
-  out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.offsets64, !reads.empty());
+  out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.strides.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
   if (leaves_ds(parts, plan)) out.members += "  StoredDs stored_ds;\n";

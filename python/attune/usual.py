@@ -31,26 +31,26 @@ def manifests() -> list[dict[str, Any]]:
     # Sequences of at most 224 positions have kernels of their own, which the first call compiles.
     lengths = {"d": [64, 128], "length": ["to_1k", "to_4k", "longer"]}
     bf16, f16 = {"dtype": "bf16", **lengths}, {"dtype": "f16", **lengths}
-    paged = {**bf16, "per_entry": True, "paged": True}
+    paged = {**bf16, "page_size": 16}
     training, serving = ["forward", "backward"], ["forward"]
     return [{"mods": of, "shapes": shapes, "passes": passes, "targets": ["sm_80", "sm_90a"]} for of, shapes, passes in [
         ([plain, causal, window, capped, capped_causal, alibi, documents, causal_documents], bf16, training),
         ([plain, causal, window, causal_documents], f16, training),
         ([plain, causal], {**bf16, "packed": True}, training),
-        ([plain, causal], {**paged, "decode": True, "shared_heads": [1, 4, 8]}, serving),
+        ([plain, causal], {**paged, "q_len": 1, "group": [1, 4, 8]}, serving),
         # Pages of fewer than 8 rows are copied first: all of them have the kernels of 1.
-        ([causal], {**paged, "packed": True, "page_rows": [1, 16, 64]}, serving)]] + [
-            # Drafts: heads share tiles of few queries, and where these tiles are few, blocks share their keys.
-            {"mods": [causal], "shapes": {**paged, "d": 128, "packed": True, "page_rows": 16, "shared_heads": [4, 8],
-                                          "few_tiles": [True, False]}, "passes": serving, "targets": ["sm_90a"]},
+        ([causal], {**paged, "packed": True, "page_size": [1, 16, 64]}, serving)]] + [
+            # Drafts: heads share tiles of few queries.
+            {"mods": [causal], "shapes": {**paged, "d": 128, "packed": True, "q_len": 8, "group": [4, 8]},
+             "passes": serving, "targets": ["sm_90a"]},
             # Backwards of few steps complete dq themselves, and heads that share keys have more of them.
-            {"mods": [plain, causal], "shapes": {**bf16, "length": ["to_1k", "to_4k"], "shared_keys": True},
+            {"mods": [plain, causal], "shapes": {**bf16, "length": ["to_1k", "to_4k"], "group": 4},
              "passes": ["backward"], "targets": ["sm_90a"]},
             {"mods": usual_forms(), "shapes": {**bf16, "skeleton": True, "grads": "none"}, "passes": training,
              "targets": ["sm_90a"]},
             # Tiles of queries whose heads share keys have skeletons of their own.
             {"mods": [form for form in usual_forms() if form.get("mask", "").startswith("kv <= q")],
-             "shapes": {**bf16, "skeleton": True, "grads": "none", "shared_heads": [4, 8]}, "passes": serving,
+             "shapes": {**bf16, "skeleton": True, "grads": "none", "q_len": 64, "group": [4, 8]}, "passes": serving,
              "targets": ["sm_90a"]}]
 
 

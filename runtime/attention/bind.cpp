@@ -14,6 +14,8 @@
 #include "runtime/attention/offline/request.h"
 #include "runtime/engines/cpu/engine.h"
 #include "runtime/engines/cuda/engine.h"
+#include "runtime/engines/cuda/kernels/tuned.h"
+#include "runtime/platform/memory.h"
 #include "runtime/ranks/plan/local.h"
 #include "runtime/ranks/ranks.h"
 
@@ -32,34 +34,25 @@ std::string gradients(const compiler::Mod& written, const Call& call) {
   return out.empty() ? "none" : out;
 }
 
-void name_forward(Request& out, const Call& call) {
-  const cuda::KernelWants wants = cuda::forward_wants(call);
-  out.target = name_of(TargetName{.arch = wants.spec.arch});
-  out.shape = shape_of(wants.spec, wants.kind.length);
-  if (const auto found = cuda::remembered(wants.key); found.preference)
-    out.shape.kernel = found.preference->variant.text();
-}
-
-void name_backward(Request& out, const Call& call) {
-  codegen::CallSpec asked = cuda::backward_call_spec(call);
-  codegen::KernelSpec& spec = asked.spec;
-  out.target = name_of(TargetName{.arch = spec.arch});
-  // The kernels of a backward accept any strides of their results.
-  spec.store = spec_of({.out_dtype = spec.out, .d = spec.d, .dv = spec.dv}, spec.arch).store;
-  out.shape = shape_of(spec, asked.length);
-}
-
 Request asked_for(const compiler::Mod& written, const Call& call) {
   Request out = request_of(written, call.args);
-  if (on_host(call)) {
-    out.target = codegen::name_of(cpu::isa());
-    out.shape.dtype = call.q().dtype;
-  } else {
-    call.is_forward() ? name_forward(out, call) : name_backward(out, call);
+  if (!call.is_forward()) {
+    out.pass = "backward";
+    out.grads = gradients(written, call);
   }
-  if (call.is_forward()) return out;
-  out.pass = "backward";
-  out.shape.grads = gradients(written, call);
+  if (on_host(call)) {
+    out.target.isa = cpu::isa();
+    out.call.spec.dtype = call.q().dtype;
+    return out;
+  }
+  out.call = cuda::call_spec(call);
+  out.sizes = cuda::sizes_of(call);
+  out.target.arch = out.call.spec.arch;
+  if (call.is_forward()) {
+    const codegen::GpuParts parts = codegen::parts_of(call.mod, out.call, codegen::Way::forward);
+    const std::string device = cuda::device_name(call.q().device.index);
+    out.call.preference = cuda::remembered(cuda::tuned_key(device, parts, out.call)).preference;
+  }
   return out;
 }
 

@@ -256,8 +256,8 @@ std::vector<KernelStory> stories(const Attention& attention, const What& asked, 
   return cuda::engine.story(OnDevice(attention, asked).call(), {.preference = preference});
 }
 
-cuda::KernelWants wants(const Attention& attention, const Forward& call) {
-  return cuda::forward_wants(OnDevice(attention, call).call());
+codegen::CallSpec call_spec(const Attention& attention, const What& asked) {
+  return cuda::call_spec(OnDevice(attention, asked).call());
 }
 
 }  // namespace attune::runtime

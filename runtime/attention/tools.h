@@ -21,6 +21,6 @@ Cover cover(const Attention& attention, const Forward& call, const codegen::Pref
 /// The story of each kernel that visits pairs, in the order of launches; a forward has one.
 std::vector<KernelStory> stories(const Attention& attention, const What& asked,
                                  const codegen::Preference* preference = nullptr);
-cuda::KernelWants wants(const Attention& attention, const Forward& call);
+codegen::CallSpec call_spec(const Attention& attention, const What& asked);
 
 }  // namespace attune::runtime

@@ -22,6 +22,8 @@ std::vector<std::string> chosen(const KernelSpec& spec, const Traits& facts = {}
   return out;
 }
 
+constexpr Sharing one_query{.rows = QueryRows::decode};
+
 /// A member that only the source's Tile has; 0 if there is none.
 int said(const KernelPlan& plan, std::string_view name) {
   const auto found = std::ranges::find(plan.tile.own, name, [](const auto& one) { return one.first; });
@@ -61,11 +63,11 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(choose({}, {}).story.empty());
   const auto story = [](const KernelSpec& spec, const Traits& facts = {}) { return story_of(choose(spec, facts)); };
   CHECK(story({.arch = 80}).find("compute capability 9.0") != std::string::npos);
-  CHECK(story({.dtype = DType::f32, .out = DType::f32, .few_queries = true}).find("so few queries") !=
+  CHECK(story({.dtype = DType::f32, .out = DType::f32, .sharing = {.rows = QueryRows::few}}).find("so few queries") !=
         std::string::npos);
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
-  CHECK(story({.tma = false}).find("multiples of 16 bytes") != std::string::npos);
+  CHECK(story({.strides = {.tma = false}}).find("multiples of 16 bytes") != std::string::npos);
   CHECK(story({}, {.has_prob = true, .linear_prob = false}).empty());
 }
 
@@ -219,7 +221,7 @@ TEST_CASE("heads share tiles where there are few queries, and nothing that lanes
   const auto shared = [](const Attention& attention, int arch) {
     const compiler::LoweredMod lowered = compiler::lower(attention);
     const GpuParts parts = gpu_parts(lowered, true);
-    const KernelChoices all = choose({.arch = arch, .heads = 8}, parts.facts);
+    const KernelChoices all = choose({.arch = arch, .sharing = {.heads = 8}}, parts.facts);
     const int heads = all.choices.front().plan.tile.heads;
     for (const KernelChoice& c : all.choices) {
       CHECK(c.plan.tile.heads == heads);
@@ -255,22 +257,22 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
     CHECK(is_decode(q_len, group) == few);
   for (int d = 1; d <= 256; ++d)
     for (const int arch : {80, 86, 90, 100, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .decode = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 257 - d, .sharing = one_query};
       const KernelChoices all = choose(spec, {});
       const KernelChoice& first = all.choices.front();
       CHECK(first.plan.kernel->name == "decode_sm80");
       CHECK(first.shared_bytes <= most_shared(arch));
       KernelSpec sixteen = spec;
-      sixteen.heads = 16;
+      sixteen.sharing.heads = 16;
       for (const KernelChoice& c : choose(sixteen, {.shares_tiles = true}).choices)
         CHECK(c.plan.tile.heads == (c.plan.kernel == first.plan.kernel ? 16 : 8));
       const Preference same{variant_of(first.plan), true, ""};
       CHECK(choose(spec, {}, {}, &same).refused.empty());
     }
   // With per-entry settings or a fixed split size no other kernel follows, even if it spills less.
-  CHECK(choose({.decode = true}, {}).choices.size() > 1);
-  for (const KernelSpec& spec :
-       {KernelSpec{.per_entry = true, .decode = true}, KernelSpec{.fixed_split = true, .decode = true}})
+  CHECK(choose({.sharing = one_query}, {}).choices.size() > 1);
+  for (const KernelSpec& spec : {KernelSpec{.cache = {.per_entry = true}, .sharing = one_query},
+                                 KernelSpec{.fixed_split = true, .sharing = one_query}})
     for (const KernelChoice& c : choose(spec, {}).choices) CHECK(c.plan.kernel->name == "decode_sm80");
   // Steps of 32 keys at the usual width, where the ring has room for them; then of 16, for mods that would spill.
   const auto steps = [](const KernelSpec& spec) {
@@ -279,18 +281,18 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       if (c.plan.kernel->name == "decode_sm80") out.push_back(c.plan.tile.n);
     return out;
   };
-  CHECK(steps({.decode = true}) == std::vector{32, 16});
-  CHECK(steps({.fixed_split = true, .decode = true}) == std::vector{16});
-  CHECK(steps({.before = true, .decode = true}) == std::vector{16});
-  CHECK(steps({.arch = 86, .decode = true}) == std::vector{16});
-  CHECK(steps({.d = 64, .dv = 64, .decode = true}) == std::vector{32});
+  CHECK(steps({.sharing = one_query}) == std::vector{32, 16});
+  CHECK(steps({.fixed_split = true, .sharing = one_query}) == std::vector{16});
+  CHECK(steps({.before = true, .sharing = one_query}) == std::vector{16});
+  CHECK(steps({.arch = 86, .sharing = one_query}) == std::vector{16});
+  CHECK(steps({.d = 64, .dv = 64, .sharing = one_query}) == std::vector{32});
   CHECK(choose({.fixed_split = true}, {}).choices.back().plan.kernel->takes_any);
   // With many queries, the kernels of other calls handle per-entry settings.
   for (const int arch : {80, 90, 120})
     for (const int page_rows : {0, 1, 4, 8, 64}) {
       const bool paged = page_rows > 0;
       const KernelChoices all = choose(
-          {.arch = arch, .per_entry = true, .paged = paged, .page_rows = arch == 90 ? page_rows : 0}, {});
+          {.arch = arch, .cache = {.per_entry = true, .page_rows = arch == 90 || !paged ? page_rows : 64}}, {});
       CHECK(all.choices.front().plan.kernel->name == (arch == 90 ? "forward_sm90" : "forward_sm80"));
       for (const KernelChoice& c : all.choices) {
         const bool hopper = c.plan.kernel->name == "forward_sm90", gathered = hopper && paged && page_rows < 8;
@@ -304,13 +306,13 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
       }
     }
   const auto why = [](KernelSpec spec, const Traits& facts = {}) {
-    spec.decode = true;
+    spec.sharing = one_query;
     const KernelChoices all = choose(spec, facts);
     CHECK(all.choices.front().plan.kernel->name != "decode_sm80");
     return story_of(all);
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
-  CHECK(why({.load = 8}).find("loads 16 bytes") != std::string::npos);
+  CHECK(why({.strides = {.load = 8}}).find("loads 16 bytes") != std::string::npos);
   CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
@@ -321,7 +323,7 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
 TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choose]") {
   for (int d = 16; d <= 256; d += 16)
     for (const int arch : {80, 86, 90, 120}) {
-      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .fp8_kv = true, .decode = true};
+      const KernelSpec spec{.arch = arch, .d = d, .dv = 272 - d, .cache = {.fp8 = true}, .sharing = one_query};
       const KernelChoices all = choose(spec, {});
       REQUIRE(all.choices.size() == 1);
       const KernelPlan& plan = all.choices[0].plan;
@@ -340,15 +342,17 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
     }
     return "nothing";
   };
-  CHECK(refusal({.fp8_kv = true}) ==
+  CHECK(refusal({.cache = {.fp8 = true}}) ==
         "engine-type: decode_sm80: it is for at most 16 rows (queries times the heads that share keys); "
         "forward_e4m3_sm90: its products are of e4m3, and q holds bf16; forward_sm90: it reads k and v in the type of "
         "q; forward_f32_sm90: its products are of f32, and q, k and v hold bf16; forward_sm80: it reads k and v in the "
         "type of q");
-  CHECK(refusal({.arch = 80, .fp8_kv = true, .decode = true, .load = 8}).find("engine-type: decode_sm80: it loads") ==
-        0);
-  CHECK(refusal({.fp8_kv = true, .decode = true}, {.has_prob = true, .linear_prob = false}).find("engine-type") == 0);
-  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .fp8_kv = true, .decode = true}).find("engine-type") == 0);
+  CHECK(refusal({.arch = 80, .cache = {.fp8 = true}, .sharing = one_query, .strides = {.load = 8}})
+            .find("engine-type: decode_sm80: it loads") == 0);
+  CHECK(refusal({.cache = {.fp8 = true}, .sharing = one_query}, {.has_prob = true, .linear_prob = false})
+            .find("engine-type") == 0);
+  CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .cache = {.fp8 = true}, .sharing = one_query})
+            .find("engine-type") == 0);
 }
 
 TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' calls do not see", "[choose]") {
@@ -391,11 +395,11 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK_THROWS_AS(choose(other, {}), Error);
   other = usual, other.out = DType::f32;
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
-  other = usual, other.tma = false;
+  other = usual, other.strides.tma = false;
   CHECK(refusal(other).find("forward_e4m3_sm90: TMA") != std::string::npos);
   CHECK(refusal(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   // Decode too: its kernel reads q as 16 bits.
-  other = usual, other.decode = true;
+  other = usual, other.sharing = one_query;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
 }
 
@@ -425,7 +429,7 @@ TEST_CASE("the backward of f32 is for two kernels of its own on Hopper, which le
     const auto same = [](KernelSpec&) {};
     CHECK(why([](KernelSpec& s) { s.arch = 80; }).find("it is for compute capability 9.0") == 0);
     CHECK(why([](KernelSpec& s) { s.d = 132; }).find("it supports heads up to 128 wide; D is 132") == 0);
-    CHECK(why([](KernelSpec& s) { s.tma = false; }).find("TMA") == 0);
+    CHECK(why([](KernelSpec& s) { s.strides.tma = false; }).find("TMA") == 0);
     CHECK(why([](KernelSpec& s) { s.packed = true; }).find("sequences are packed") == 0);
     CHECK(why(same, {.has_prob = true}).find("there is a prob mod") == 0);
     CHECK(why(same, {.listed = true}).find("the mask needs tile lists") == 0);
@@ -466,20 +470,55 @@ TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does n
   CHECK(why(other).find("it supports heads up to 128 wide; D is 132 and Dv is 128") != std::string::npos);
   other = usual, other.out = DType::bf16;
   CHECK(why(other).find("it writes o as f32, not as bf16") != std::string::npos);
-  other = usual, other.tma = false;
+  other = usual, other.strides.tma = false;
   CHECK(why(other).find("not forward_f32_sm90: TMA") != std::string::npos);
-  other = usual, other.per_entry = true, other.paged = true, other.page_rows = 1;
+  other = usual, other.cache = {.per_entry = true, .page_rows = 1};
   CHECK(why(other) == "");
-  other = usual, other.few_queries = true;
+  other = usual, other.sharing.rows = QueryRows::few;
   CHECK(why(other).find("splitting keys and values for so few queries would take longer") != std::string::npos);
   CHECK(why(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
   CHECK(story_of(choose({}, {})).find("f32") == std::string::npos);
-  const KernelSpec f32{.dtype = DType::f32}, small{.paged = true, .page_rows = 4}, large{.paged = true, .page_rows = 8};
-  CHECK(are_few(f32, 255, 1));
-  CHECK_FALSE(are_few(f32, 32, 8));
-  CHECK(are_few(small, 1023, 1));
-  CHECK_FALSE(are_few(small, 256, 4));
-  CHECK_FALSE(are_few(large, 17, 1));
+  const KernelSpec f32{.dtype = DType::f32}, small{.cache = {.page_rows = 4}}, large{.cache = {.page_rows = 8}};
+  CHECK(are_few(f32, 255));
+  CHECK_FALSE(are_few(f32, 256));
+  CHECK(are_few(small, 1023));
+  CHECK_FALSE(are_few(small, 1024));
+  CHECK_FALSE(are_few(large, 17));
+}
+
+TEST_CASE("a call's sizes say where its keys are and how its queries share them", "[choose]") {
+  const auto settled = [](KernelSpec spec, const Sizes& sizes) {
+    settle(spec, sizes);
+    return spec;
+  };
+  // Nothing that no kernel asks: such calls have one kernel.
+  for (const int arch : {80, 90})
+    for (const Sizes& sizes : {Sizes{.q_len = 4096}, Sizes{.q_len = 65, .group = 8}, Sizes{.q_len = 17}})
+      CHECK(settled({.arch = arch}, sizes) == KernelSpec{.arch = arch});
+  CHECK(settled({}, {.q_len = 1, .group = 8}).sharing == Sharing{.rows = QueryRows::decode, .heads = 8});
+  CHECK(settled({}, {.q_len = 4, .group = 8}).sharing == Sharing{.heads = 8});
+  const KernelSpec f32{.dtype = DType::f32, .out = DType::f32};
+  CHECK(settled(f32, {.q_len = 31, .group = 8}).sharing == Sharing{.rows = QueryRows::few, .heads = 8});
+  CHECK(settled(f32, {.q_len = 100, .group = 8}).sharing == Sharing{});
+  CHECK(settled(f32, {.q_len = 2, .group = 1}).sharing.decode());
+  // Pages: of 48 rows, boxes of 16, where boxes are loaded.
+  const auto page_rows = [&](const KernelSpec& spec, const Sizes& sizes) {
+    const KernelSpec out = settled(spec, sizes);
+    CHECK(out.cache.per_entry);
+    return out.cache.page_rows;
+  };
+  CHECK(page_rows({}, {.page_size = 48}) == 16);
+  CHECK(page_rows({.arch = 80}, {.page_size = 48}) == 64);
+  CHECK(page_rows({.strides = {.tma = false}}, {.page_size = 48}) == 64);
+  CHECK(page_rows({}, {.q_len = 1, .page_size = 1}) == 64);
+  CHECK(page_rows({.cache = {.mla = true}}, {.q_len = 1, .page_size = 8}) == 8);
+  CHECK(settled({}, {.q_len = 127, .group = 1, .page_size = 2}).sharing.rows == QueryRows::few);
+  CHECK(settled({}, {.q_len = 512, .group = 1, .page_size = 2}).sharing.rows == QueryRows::many);
+  CHECK(settled({}, {.q_len = 127, .group = 1, .page_size = 8}).sharing.rows == QueryRows::many);
+  const KernelSpec mla{.d = mla_d, .dv = mla_dv, .cache = {.mla = true}};
+  CHECK(settled(mla, {.q_len = 1, .group = 128}).sharing == Sharing{.heads = 64, .row_blocks = 2});
+  CHECK(settled(mla, {.q_len = 2, .group = 128}).sharing == Sharing{.heads = 64, .row_blocks = 4});
+  CHECK(settled(mla, {.q_len = 2, .group = 128}).cache == KvCache{.per_entry = true, .mla = true});
 }
 
 TEST_CASE("few tiles of queries have as many parts of their keys as fill the blocks", "[choose]") {
@@ -500,16 +539,16 @@ TEST_CASE("few tiles of queries have as many parts of their keys as fill the blo
       CHECK((parts >= 1 && parts <= most_key_parts));
       CHECK((parts == 1 || steps / parts >= 8));
     }
-  const KernelSpec usual{.per_entry = true};
+  const KernelSpec usual{.cache = {.per_entry = true}};
   CHECK(may_split_keys(usual));
   for (const auto& [what, change] : std::initializer_list<std::pair<const char*, void (*)(KernelSpec&)>>{
            {"no Hopper", [](KernelSpec& s) { s.arch = 80; }},
            {"f32", [](KernelSpec& s) { s.dtype = DType::f32; }},
-           {"dense", [](KernelSpec& s) { s.per_entry = false; }},
-           {"decode", [](KernelSpec& s) { s.decode = true; }},
-           {"MLA", [](KernelSpec& s) { s.mla = true; }},
-           {"FP8 cache", [](KernelSpec& s) { s.fp8_kv = true; }},
-           {"no TMA", [](KernelSpec& s) { s.tma = false; }},
+           {"dense", [](KernelSpec& s) { s.cache.per_entry = false; }},
+           {"decode", [](KernelSpec& s) { s.sharing = one_query; }},
+           {"MLA", [](KernelSpec& s) { s.cache.mla = true; }},
+           {"FP8 cache", [](KernelSpec& s) { s.cache.fp8 = true; }},
+           {"no TMA", [](KernelSpec& s) { s.strides.tma = false; }},
            {"fixed splits", [](KernelSpec& s) { s.fixed_split = true; }}}) {
     INFO(what);
     KernelSpec other = usual;
@@ -517,14 +556,16 @@ TEST_CASE("few tiles of queries have as many parts of their keys as fill the blo
     CHECK_FALSE(may_split_keys(other));
   }
   for (const bool few : {false, true})
-    for (const KernelChoice& c : choose({.d = 64, .dv = 64, .per_entry = true, .few_tiles = few}, {}).choices) {
+    for (const KernelChoice& c :
+         choose({.d = 64, .dv = 64, .cache = {.per_entry = true}, .sharing = {.few_tiles = few}}, {}).choices) {
       const bool hopper = c.plan.kernel->name == "forward_sm90";
       CHECK(c.plan.tile.in_parts == (hopper && few));
       CHECK(said(c.plan, "in_parts") == int{hopper && few});
       if (hopper && few) CHECK(c.plan.tile.m <= few_rows);
     }
   // A prob mod that is not a multiple of p has no parts that can be added up.
-  const KernelChoices other = choose({.per_entry = true, .few_tiles = true}, {.has_prob = true, .linear_prob = false});
+  const KernelChoices other = choose({.cache = {.per_entry = true}, .sharing = {.few_tiles = true}},
+                                     {.has_prob = true, .linear_prob = false});
   CHECK(other.choices.front().plan.kernel->name == "forward_sm90");
   for (const KernelChoice& c : other.choices) CHECK_FALSE(c.plan.tile.in_parts);
 }
@@ -613,7 +654,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
     CHECK(with([](KernelSpec& s) { s.arch = 80; }).find("compute capability") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.dtype = DType::f32; }).find("bf16 or f16") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
-    CHECK(with([](KernelSpec& s) { s.tma = false; }).find("TMA") != std::string::npos);
+    CHECK(with([](KernelSpec& s) { s.strides.tma = false; }).find("TMA") != std::string::npos);
     CHECK(why(wide, {.has_prob = true}).find("prob mod") != std::string::npos);
     CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
     CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
@@ -721,7 +762,8 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
   CHECK(refused("forward_sm90:m=128,own_o=2,items=2", {.d = 64, .dv = 64}).find("items must be 1") !=
         std::string::npos);
   for (const char* member : {"copies", "distances", "column_words"})
-    CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.heads = 4}, {.shares_tiles = true})
+    CHECK(refused(fmt::format("forward_sm90:q_stages=1,own_o=0,{}=1", member), {.sharing = {.heads = 4}},
+                  {.shares_tiles = true})
               .find("heads share a tile") != std::string::npos);
   const Traits dropout{.has_prob = true, .drops = true};
   CHECK(refused("forward_sm90:q_stages=1,drawn=1").find("the prob mod is no dropout") != std::string::npos);
@@ -729,7 +771,7 @@ TEST_CASE("what is preferred and cannot be is left out, and is said", "[choose]"
         std::string::npos);
   CHECK(refused("forward_sm90:n=64,q_stages=1,own_o=2,drawn=1", {.d = 256, .dv = 256}, dropout)
             .find("more than 192 columns") != std::string::npos);
-  CHECK(refused("forward_sm90:q_stages=1,drawn=1", {.heads = 4}, {.drops = true, .shares_tiles = true})
+  CHECK(refused("forward_sm90:q_stages=1,drawn=1", {.sharing = {.heads = 4}}, {.drops = true, .shares_tiles = true})
             .find("heads share no tile") != std::string::npos);
   CHECK(refused("forward_sm90:m=2147483647").find("from 64 to 192") != std::string::npos);
   CHECK(refused("forward_sm90", {.arch = 80}).find("compute capability") != std::string::npos);
@@ -784,7 +826,7 @@ TEST_CASE("a backward's tiles have 80 queries where items have many steps", "[ch
 
 TEST_CASE("a backward completes dq itself where items have few steps", "[choose]") {
   const auto completes = [](std::int64_t d, CoverKind cover, Length length, bool shared_keys = false) {
-    return backward_tile({.d = d, .dv = d, .shared_keys = shared_keys}, cover, length).of("completes");
+    return backward_tile({.d = d, .dv = d, .sharing = {.shared_keys = shared_keys}}, cover, length).of("completes");
   };
   for (const bool shared : {false, true}) {
     CHECK(completes(64, CoverKind::causal, Length::to_1k, shared) == 1);
@@ -895,7 +937,8 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(is_mla(576, 512, true));
   CHECK(!is_mla(576, 512, false));
   CHECK(!is_mla(128, 64, true));
-  const KernelSpec usual{.d = mla_d, .dv = mla_dv, .per_entry = true, .mla = true, .row_blocks = 2, .heads = 64};
+  const KernelSpec usual{
+      .d = mla_d, .dv = mla_dv, .cache = {.per_entry = true, .mla = true}, .sharing = {.heads = 64, .row_blocks = 2}};
   const auto cluster = [](const KernelSpec& spec, const Traits& facts) {
     const KernelChoices all = choose(spec, facts);
     REQUIRE(all.choices.size() == 1);
@@ -907,7 +950,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   CHECK(cluster(usual, shares) == 2);
   CHECK(cluster(usual, {}) == 1);
   KernelSpec fours = usual;
-  fours.row_blocks = 4;
+  fours.sharing.row_blocks = 4;
   CHECK(cluster(fours, shares) == 4);
   CHECK(cluster(fours, {}) == 1);
   const auto refused = [&](auto change, std::string_view why, Traits facts = {.shares_tiles = true}) {
@@ -925,9 +968,9 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.arch = 80; }, "compute capability 9.0");
   refused([](KernelSpec& s) { s.d = 320; }, "576");
   refused([](KernelSpec& s) { s.dtype = s.out = DType::f32; }, "q, k and v hold f32");
-  refused([](KernelSpec& s) { s.fp8_kv = true; }, "the type of q");
-  refused([](KernelSpec& s) { s.tma = false; }, "multiples of 16");
-  refused([](KernelSpec& s) { s.paged = true, s.page_rows = 4; }, "a multiple of 8 rows");
+  refused([](KernelSpec& s) { s.cache.fp8 = true; }, "the type of q");
+  refused([](KernelSpec& s) { s.strides.tma = false; }, "multiples of 16");
+  refused([](KernelSpec& s) { s.cache.page_rows = 4; }, "a multiple of 8 rows");
   refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
   refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
@@ -972,14 +1015,15 @@ TEST_CASE("the host counts shared memory and columns as kernels do", "[choose]")
   const GpuParts parts = gpu_parts(lowered, true);
   for (const KernelSpec& spec :
        {KernelSpec{.d = 24, .dv = 40}, KernelSpec{.out = DType::f32, .d = 16, .dv = 16}, KernelSpec{.d = 64, .dv = 160},
-        KernelSpec{.d = 40, .dv = 256}, KernelSpec{.d = 72, .dv = 128, .heads = 4, .decode = true},
-        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .decode = true},
-        KernelSpec{.before = true, .fixed_split = true, .heads = 2, .decode = true},
-        KernelSpec{.d = 48, .dv = 80, .fp8_kv = true, .decode = true},
+        KernelSpec{.d = 40, .dv = 256},
+        KernelSpec{.d = 72, .dv = 128, .sharing = {.rows = QueryRows::decode, .heads = 4}},
+        KernelSpec{.arch = 86, .out = DType::f32, .d = 256, .dv = 40, .sharing = one_query},
+        KernelSpec{.before = true, .fixed_split = true, .sharing = {.rows = QueryRows::decode, .heads = 2}},
+        KernelSpec{.d = 48, .dv = 80, .cache = {.fp8 = true}, .sharing = one_query},
         KernelSpec{.dtype = DType::e4m3, .d = 128, .dv = 128}, KernelSpec{.dtype = DType::e4m3, .d = 40, .dv = 80},
         KernelSpec{.dtype = DType::e4m3, .d = 256, .dv = 256},
-        KernelSpec{.arch = 86, .d = 256, .dv = 64, .fp8_kv = true, .before = true, .decode = true},
-        KernelSpec{.d = 576, .dv = 512, .per_entry = true, .mla = true, .heads = 16}})
+        KernelSpec{.arch = 86, .d = 256, .dv = 64, .cache = {.fp8 = true}, .before = true, .sharing = one_query},
+        KernelSpec{.d = 576, .dv = 512, .cache = {.per_entry = true, .mla = true}, .sharing = {.heads = 16}}})
     for (const KernelChoice& c : with_held(choose(spec, parts.facts).choices)) {
       Source source = kernel_source(parts, c.plan);
       const bool copied = c.plan.kernel->name == "forward_sm90" || c.plan.kernel->name == "forward_e4m3_sm90";

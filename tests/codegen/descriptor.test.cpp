@@ -61,8 +61,7 @@ TEST_CASE("a kernel that a list adds compiles and is considered, for every archi
       KernelSpec spec = f32;
       spec.arch = arch;
       const runtime::cuda::Considered all = runtime::cuda::consider(
-          parts, codegen::call_kind(parts, codegen::Length::to_1k), spec, nullptr, runtime::cuda::Compiles::chosen,
-          kernels_with_plain());
+          parts, {.spec = spec, .length = codegen::Length::to_1k}, kernels_with_plain());
       const runtime::cuda::Candidate& taken = all.candidates[all.chosen];
       INFO(name << " sm_" << arch << " " << taken.flaw);
       CHECK(taken.choice.plan.kernel == &forward_plain());

@@ -37,7 +37,7 @@ struct Row {
   /// Takes the mods of examples alone: its kernel leaves mods few registers, and no other follows it.
   bool golden = false;
 
-  bool portable() const { return !spec.tma; }
+  bool portable() const { return !spec.strides.tma; }
 };
 
 /// Every tile of a fast kernel, for all kinds of calls.
@@ -60,28 +60,36 @@ std::vector<Row> rows() {
     const DType type = bytes == 4 ? DType::f32 : DType::bf16;
     const int width = bytes * d;  // of a row
     for (const int arch : {80, 90, 120})
-      out.push_back(
-          {.spec = {.arch = arch, .dtype = type, .out = type, .d = d, .dv = d, .tma = false, .exact = bytes == 4},
-           .variant = {},
-           .spills = width <= 256 ? 0 : 48,
-           .everywhere = true});
+      out.push_back({.spec = {.arch = arch,
+                              .dtype = type,
+                              .out = type,
+                              .d = d,
+                              .dv = d,
+                              .strides = {.tma = false},
+                              .exact = bytes == 4},
+                     .variant = {},
+                     .spills = width <= 256 ? 0 : 48,
+                     .everywhere = true});
   }
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back(
-          {.spec = {.arch = arch, .d = d, .dv = dv, .decode = true}, .variant = "decode_sm80", .everywhere = true});
+      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .sharing = {.rows = codegen::QueryRows::decode}},
+                     .variant = "decode_sm80",
+                     .everywhere = true});
   for (const auto& [d, dv] : {std::pair{48, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const int arch : {80, 90, 120})
-      out.push_back({.spec = {.arch = arch, .d = d, .dv = dv, .fp8_kv = true, .decode = true},
+      out.push_back({.spec = {.arch = arch,
+                              .d = d,
+                              .dv = dv,
+                              .cache = {.fp8 = true},
+                              .sharing = {.rows = codegen::QueryRows::decode}},
                      .variant = "decode_sm80",
                      .everywhere = true});
   const auto mla = [](int row_blocks) {
     const KernelSpec spec{.d = codegen::mla_d,
                           .dv = codegen::mla_dv,
-                          .per_entry = true,
-                          .mla = true,
-                          .page_rows = 64,
-                          .row_blocks = row_blocks};
+                          .cache = {.per_entry = true, .mla = true},
+                          .sharing = {.row_blocks = row_blocks}};
     return Row{.spec = spec, .variant = "mla_sm90", .spills = 48, .golden = true};
   };
   out.push_back(mla(1));
@@ -155,17 +163,19 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   if (number % 2 && row.spec.dtype == DType::e4m3) row.spec.out = DType::f16;
   row.spec.max = number % 5 == 0;
   row.spec.packed = number % 3 == 0;
-  row.spec.heads = 1 << number % (row.spec.mla ? 7 : row.spec.decode ? 5 : 4);
-  row.spec.paged = (row.spec.decode || row.spec.mla) && number % 2;
-  row.spec.fixed_split = row.spec.decode && number % 4 < 2;
-  row.spec.before = number % 7 == 2 || (row.spec.decode && number % 4 == 1);
-  if (row.portable() && number % 4 == 0) row.spec.load = 0;
-  if (row.portable()) row.spec.per_entry = number % 3 == 1, row.spec.paged = row.spec.per_entry && number % 2;
+  codegen::KvCache& cache = row.spec.cache;
+  const bool mla = cache.mla, decode = row.spec.sharing.decode();
+  row.spec.sharing.heads = 1 << number % (mla ? 7 : decode ? 5 : 4);
+  if (row.portable()) cache.per_entry = number % 3 == 1;
+  if ((decode || mla || cache.per_entry) && number % 2) cache.per_entry = true, cache.page_rows = 64;
+  row.spec.fixed_split = decode && number % 4 < 2;
+  row.spec.before = number % 7 == 2 || (decode && number % 4 == 1);
+  if (row.portable() && number % 4 == 0) row.spec.strides.load = 0;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  if ((row.spec.dtype == DType::e4m3 || row.spec.mla) && !parts.facts.linear_prob) return;  // refused
-  row.spec.before = row.spec.before && parts.facts.linear_prob;                             // likewise
+  if ((row.spec.dtype == DType::e4m3 || mla) && !parts.facts.linear_prob) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.linear_prob;                    // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
-  if (!row.portable() && !row.spec.mla) {
+  if (!row.portable() && !mla) {
     // The fast kernel does not take every Mod; the portable one does.
     const auto is_portable = [](const KernelChoice& c) { return c.plan.kernel->takes_any; };
     if (is_portable(candidates.front())) return;
@@ -267,8 +277,7 @@ void rotate_backward(std::size_t half) {
                           .d = d,
                           .dv = d,
                           .packed = i % 4 == 0,
-                          .tma = false,
-                          .load = i % 5 ? 16 : 0,
+                          .strides = {.tma = false, .load = i % 5 ? 16 : 0},
                           .exact = type == DType::f32},
                          64, true, i);
   const auto is_walked = [](const CorpusMod& mod) {
@@ -344,8 +353,12 @@ TEST_CASE("Hopper's forward whose blocks share keys has a tile that does not spi
     for (const int d : {64, 128, 256}) {
       if (!in_turn(nth++, 9)) continue;
       const Lowered lowered(mod);
-      const KernelSpec spec{
-          .arch = 90, .d = d, .dv = d, .packed = d == 128, .per_entry = true, .heads = 8, .few_tiles = true};
+      const KernelSpec spec{.arch = 90,
+                            .d = d,
+                            .dv = d,
+                            .packed = d == 128,
+                            .cache = {.per_entry = true},
+                            .sharing = {.heads = 8, .few_tiles = true}};
       const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, spec);
       const auto is_whole = [&](const KernelChoice& c) {
         return c.plan.tile.in_parts && flaw(runtime::cuda::compile(codegen::kernel_source(parts, c.plan)), 0).empty();

@@ -38,7 +38,7 @@ std::string why_not(const compiler::LoweredMod& lowered, const codegen::CallSpec
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, call.backward ? &*call.backward : nullptr);
   for (const codegen::KernelDescriptor* one : codegen::kernels(way))
     if (one->name == kernel)
-      if (std::string why = one->why_not(choices.ways[0].spec, parts.facts); !why.empty())
+      if (std::string why = one->why_not(choices.ways[0].call.spec, parts.facts); !why.empty())
         return fmt::format("not {}: {}", kernel, why);
   return fmt::format("{} is not the first choice", kernel);
 }

@@ -24,7 +24,8 @@ codegen::Source source_of(const std::string& score, const std::string& mask = "t
   const Made made = make({.name = "reads", .score = score, .mask = mask, .captures = captures}, 1);
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-  const std::vector<codegen::KernelChoice> choices = codegen::choose({.offsets64 = offsets64}, parts.facts).choices;
+  const std::vector<codegen::KernelChoice> choices =
+      codegen::choose({.strides = {.offsets64 = offsets64}}, parts.facts).choices;
   const auto first = std::ranges::find_if(
       choices, [](const codegen::KernelChoice& c) { return c.plan.variant.of("distances").value_or(0) == 0; });
   REQUIRE(first != choices.end());
@@ -36,7 +37,7 @@ int backward_loads(const std::string& score) {
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::Wanted no_gradients(lowered.mod.captures.size());
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, &no_gradients);
-  const codegen::KernelChoices choices = codegen::choose({.unaligned_captures = true}, parts.facts,
+  const codegen::KernelChoices choices = codegen::choose({.strides = {.unaligned_captures = true}}, parts.facts,
                                                          codegen::call_kind(parts, codegen::Length::longer), nullptr,
                                                          codegen::kernels(codegen::Way::backward));
   const codegen::KernelPlan& plan = choices.choices.front().plan;

@@ -187,7 +187,7 @@ TEST_CASE("an attention that becomes more exact, or less, gets another kernel, a
       REQUIRE(fake::launches().size() == 1);
       const std::string kernel = fake::launches()[0].kernel;
       CHECK((kernel.find("exact") == std::string::npos) != (kernel.find("fast") == std::string::npos));
-      CHECK(runtime::wants(attention, *forward).spec.exact == (kernel.find("exact") != std::string::npos));
+      CHECK(runtime::call_spec(attention, *forward).spec.exact == (kernel.find("exact") != std::string::npos));
       return kernel.find("exact") != std::string::npos;
     };
     CHECK(is_exact({}) == usual);

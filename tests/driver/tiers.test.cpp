@@ -63,9 +63,9 @@ struct Call {
  private:
   void keep_spliced() const {
     const compiler::LoweredMod lowered = compiler::lower(attention);
-    const cuda::KernelWants wants = runtime::wants(attention, forward);
-    const codegen::GpuParts parts = codegen::forward_parts(lowered, wants.spec);
-    const codegen::KernelPlan plan = codegen::choose(wants.spec, parts.facts, wants.kind).choices.front().plan;
+    const codegen::WayChoices chosen = codegen::call_choices(lowered, runtime::call_spec(attention, forward)).ways[0];
+    const codegen::GpuParts& parts = chosen.parts;
+    const codegen::KernelPlan& plan = chosen.choices.choices.front().plan;
     const codegen::Source source = cuda::kernel_source_of(parts, plan).source;
     runtime::objects().get(cuda::asked_for_spliced(source), [&] {
       cuda::Binary made{.cubin = std::string("\177ELF") + source.text, .symbol = "spliced", .made = "spliced"};

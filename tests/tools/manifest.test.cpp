@@ -58,30 +58,29 @@ TEST_CASE("a manifest is mods x shapes x targets x passes", "[manifest]") {
     "targets": ["avx2", "portable"],
     "passes": ["forward", "backward"]})")
                            .read();
-  CHECK(all.mods.size() == 2);
-  CHECK(all.rows.size() == 2 * 5 * 2 * 2);
-  CHECK(all.rows[0].shape.dtype == DType::f32);
-  CHECK(all.rows[0].shape.d == 64);
-  CHECK(all.rows[0].shape.max);
-  CHECK(all.rows[0].pass == "forward");
-  CHECK(all.rows[1].pass == "backward");
-  CHECK(all.mods[1].params == std::vector<std::string>{"c=2.0"});
-  CHECK(all.mods[1].lets == std::vector<std::string>{"d=kv - q", "e=d + 1"});
+  CHECK(all.size() == 2 * 5 * 2 * 2);
+  CHECK(all[0].call.spec.dtype == DType::f32);
+  CHECK(all[0].call.spec.d == 64);
+  CHECK(all[0].call.spec.max);
+  CHECK(all[0].pass == "forward");
+  CHECK(all[1].pass == "backward");
+  CHECK(all[0].mod == all[19].mod);
+  CHECK(all[20].mod.params == std::vector<std::string>{"c=2.0"});
+  CHECK(all[20].mod.lets == std::vector<std::string>{"d=kv - q", "e=d + 1"});
 }
 
-TEST_CASE("a manifest is an object, an array, or lines, and mods that are alike are one", "[manifest]") {
+TEST_CASE("a manifest is an object, an array, or lines", "[manifest]") {
   const std::string one = R"({"mods": {"mask": "kv <= q"}, "targets": "sm_80"})";
   for (const std::string& text : {one, "[" + one + "]", one + "\n"}) {
     const Manifest read = Written(text).read();
-    CHECK(read.mods.size() == 1);
-    REQUIRE(read.rows.size() == 1);
-    CHECK(read.rows[0].target.arch == 80);
-    CHECK(read.rows[0].pass == "forward");
+    REQUIRE(read.size() == 1);
+    CHECK(read[0].target.arch == 80);
+    CHECK(read[0].pass == "forward");
   }
   for (const std::string& text : {"[" + one + ", " + one + "]", one + "\n" + one, one + "\n\n" + one + "\n"}) {
     const Manifest read = Written(text).read();
-    CHECK(read.mods.size() == 1);
-    CHECK(read.rows.size() == 2);
+    REQUIRE(read.size() == 2);
+    CHECK(read[0].mod == read[1].mod);
   }
 }
 
@@ -92,6 +91,7 @@ TEST_CASE("what a manifest cannot say is refused with what it can", "[manifest]"
   refused("manifest-key.twice", R"({"targets": "sm_80", "mods": [{"score": "s", "mask": "true", "score": "s + 1"}]})");
   refused("manifest-key.mod", R"([{"targets": "sm_80"}, {"targets": "sm_80", "mods": {"scores": "s"}}])");
   refused("manifest-key.shape", R"({"targets": "sm_80", "shapes": {"heads": 4}})");
+  refused("manifest-key.derived", R"({"targets": "sm_90a", "shapes": {"mla": true, "row_blocks": 2}})");
   refused("manifest-value.none", "[]");
   refused("manifest-value.no-mods", R"({"targets": "sm_80", "mods": []})");
   refused("manifest-value.no-passes", R"({"targets": "sm_80", "passes": []})");

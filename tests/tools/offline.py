@@ -183,14 +183,14 @@ class Offline(unittest.TestCase):
                 (1, "to_4k", "one block", "ceil(q_len / 192) * q_heads * batch"),
                 (4, "to_1k", "3 blocks", "ceil(q_len / 16) * q_heads / group * ceil(group / 4) * batch")]:
             folder = self.at / f"shared{heads}{length}"
-            made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", length, "--shared-heads",
-                           str(heads), "--mask", "kv <= q", "--emit", "h", "--emit-dir", folder, "--quiet")
+            made = self.do(ATTUNE, "compile", "--target", "sm_90a", "--d", "64", "--length", length, "--q-len",
+                           "64", "--group", str(heads), "--mask", "kv <= q", "--emit", "h", "--emit-dir", folder, "--quiet")
             self.assertEqual((made.returncode, made.stderr), (0, ""))
             for path in folder.iterdir():
                 self.assertIn(f"{blocks} per SM, at most tiles: tiles = {tiles}\n", path.read_text())
-        refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--shared-heads", "3", "-o", "none.attune")
+        refused = self.do(ATTUNE, "compile", "--target", "sm_90a", "--group", "0", "-o", "none.attune")
         self.assertEqual(refused.returncode, 2)
-        self.assertIn("it takes 1, 2, 4, 8, 16, 32 or 64", refused.stderr)
+        self.assertIn("it takes a number from 1", refused.stderr)
 
     def emitted(self, kind, **environment):
         """What `--emit` writes for the kernels of a small mod, for one architecture in a turn: {file's name: text}."""

@@ -161,9 +161,9 @@ bool gpu_backward_runs(const std::string& way) {
 }
 
 /// Kernels for calls of many kinds on a GPU, which this machine need not have.
-const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& specs() {
+const std::map<std::string, codegen::CallSpec>& specs() {
   using enum codegen::Length;
-  static const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>> all{
+  static const std::map<std::string, codegen::CallSpec> all{
       {"hopper", {{.arch = 90, .d = 64, .dv = 64}, to_1k}},
       {"odd",
        {{.arch = 86,
@@ -173,10 +173,8 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
          .dv = 36,
          .max = true,
          .packed = true,
-         .tma = false,
-         .load = 0,
-         .store = 4,
-         .scale_positive = false},
+         .strides = {.tma = false, .load = 0, .store = 4},
+         .negative = true},
         to_4k}},
       {"wide",
        {{.arch = 120,
@@ -184,10 +182,8 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
          .out = DType::f32,
          .d = 32,
          .dv = 32,
-         .tma = false,
-         .load = 8,
-         .exact = true,
-         .offsets64 = true},
+         .strides = {.tma = false, .load = 8, .offsets64 = true},
+         .exact = true},
         longer}},
   };
   return all;
@@ -195,31 +191,28 @@ const std::map<std::string, std::pair<codegen::KernelSpec, codegen::Length>>& sp
 
 struct ForShape final : runtime::Purpose {
   const compiler::BoundMod& written;
-  const codegen::KernelSpec& spec;
-  codegen::Length length;
-  ForShape(const compiler::BoundMod& of, const codegen::KernelSpec& by, codegen::Length at)
-      : written(of), spec(by), length(at) {}
+  const codegen::CallSpec& asked;
+  ForShape(const compiler::BoundMod& of, const codegen::CallSpec& by) : written(of), asked(by) {}
   Text describe() const override {
     runtime::Request out = runtime::request_of(written.mod, compiler::args(written));
-    out.target = runtime::name_of(runtime::TargetName{.arch = spec.arch});
-    out.shape = runtime::shape_of(spec, length);
+    out.target.arch = asked.spec.arch;
+    out.call = asked;
     return text_of(out);
   }
 };
 
 int consider(const std::string& attention, const std::string& name) {
-  const codegen::KernelSpec& spec = specs().at(name).first;
-  const codegen::Length length = specs().at(name).second;
+  const codegen::CallSpec& asked = specs().at(name);
+  const codegen::KernelSpec& spec = asked.spec;
   const compiler::BoundMod written = compiler::trace(attentions().at(attention)());
   const compiler::LoweredMod lowered = compiler::lower(written);
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
-  const ForShape purpose(written, spec, length);
-  const runtime::cuda::Considered all = runtime::cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
-                                                                runtime::cuda::Compiles::chosen, codegen::kernels(),
-                                                                &purpose);
+  const codegen::GpuParts parts = codegen::parts_of(lowered, asked, codegen::Way::forward);
+  const ForShape purpose(written, asked);
+  const runtime::cuda::Considered all = runtime::cuda::consider(parts, asked, codegen::kernels(),
+                                                                runtime::cuda::Compiles::chosen, &purpose);
   const bool there = all.candidates[all.chosen].binary->cubin.size() > 1000;
   if (parts.facts.listed)
-    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.offsets64, spec.arch),
+    runtime::cuda::binary_of(codegen::cover_source(lowered, spec.strides.offsets64, spec.arch),
                              {.mod = &lowered.mod, .kernel = "cover", .arch = spec.arch, .purpose = &purpose});
   std::printf("%s, %zu compiled\n", there ? "ok" : "wrong", runtime::cuda::compiled_kernels());
   return 0;

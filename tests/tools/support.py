@@ -128,8 +128,6 @@ class Support(Calls):
         for verb in ["cuda", "kv <= q"], ["explain", "kv <= q", "--target", "cuda"]:
             self.refused("bad-usage", *verb, "--decode", "--backward")
             self.refused("bad-usage", *verb, "--decode", "--packed")
-        self.refused("bad-usage", "compile", "kv <= q", "--target", "avx2", "-o", "a.attune", "--decode", "--per-entry", "true",
-                     fix="leave one of them out")
 
     def test_where_queries_stand_is_asked(self):
         call = ["--seq", "1", "--kv-seq", "8192"]

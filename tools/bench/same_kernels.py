@@ -39,7 +39,7 @@ WIDTHS = {"bf16": [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256,
 TARGETS = {80: "sm_80", 90: "sm_90a"}
 # Calls that differ in more than width: compiled at one width, with every mod.
 OTHERS = [["--max", "true"], ["--packed", "true"], ["--packed", "true", "--tma", "true"],
-          ["--shared-heads", "4"], ["--packed", "true", "--shared-heads", "8", "--tma", "true"],
+          ["--q-len", "64", "--group", "4"], ["--packed", "true", "--q-len", "64", "--group", "8", "--tma", "true"],
           ["--load", "0", "--store", "0", "--tma", "false"], ["--exact", "true"], ["--negative", "true"],
           ["--out-dtype", "f32"]]
 

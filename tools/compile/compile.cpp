@@ -13,7 +13,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "compiler/lower.h"
 #include "runtime/attention/offline/builds.h"
 #include "runtime/attention/offline/request.h"
 #include "runtime/engines/cuda/kernels/consider.h"
@@ -21,7 +20,6 @@
 #include "runtime/machine/options.h"
 #include "runtime/platform/nvidia/nvrtc.h"
 #include "tools/compile/launch_header.h"
-#include "tools/options/call_options.h"
 #include "tools/options/text.h"
 #include "tools/output/output.h"
 #include "tools/output/progress.h"
@@ -122,8 +120,7 @@ void check_kinds(const std::vector<std::string>& kinds) {
 void check_targets(const std::vector<std::string>& kinds, const runtime::Manifest& manifest) {
   for (const std::string& kind : kinds) {
     const bool of_cpu = kind == "o" || kind == "ll";
-    if (std::ranges::any_of(manifest.rows, [&](const auto& row) { return row.target.arch.has_value() != of_cpu; }))
-      continue;
+    if (std::ranges::any_of(manifest, [&](const auto& one) { return one.target.arch.has_value() != of_cpu; })) continue;
     throw Error("emit-target", fmt::format("no target has files of the kind {}", kind), {.name = "--emit " + kind},
                 of_cpu ? "kernels of GPUs have cu, ptx, cubin, sass and h" : "kernels of CPUs have o and ll",
                 fmt::format("add a target that is a {}, or leave {} out",
@@ -144,11 +141,8 @@ std::vector<FileBytes> files_of(const runtime::Builds& builds, const std::vector
   return out;
 }
 
-constexpr const char* call_group = "The call";
-
 struct CompileOptions {
   TextOptions text;
-  DeviceCall call;  ///< another way to say fields
   std::vector<std::string> fields = std::vector<std::string>(runtime::shape_rows().size());
   std::vector<std::string> targets, passes, emit;
   std::string manifest, out, folder;
@@ -156,33 +150,6 @@ struct CompileOptions {
   int jobs = 0;
   bool json = false, quiet = false;
 };
-
-std::string& field(CompileOptions& o, std::string_view name) {
-  const auto rows = runtime::shape_rows();
-  return o.fields.at(static_cast<std::size_t>(std::ranges::find(rows, name, &runtime::ShapeRow::name) - rows.begin()));
-}
-
-/// Sets the shape's fields from the call. `--d` and `--dtype` are fields themselves: their first values count.
-void add_fields_of_call(CompileOptions& o) {
-  const auto first = [&](std::string_view name) { return split(field(o, name), ',')[0]; };
-  if (const std::string type = first("dtype"); !type.empty()) o.call.dtype = type;
-  if (const std::string d = first("d"); !d.empty()) o.call.d = static_cast<std::int64_t>(number("--d", d));
-  o.call.as_packed = first("packed") == "true";
-  o.call.check();
-  const codegen::CallSpec call = o.call.spec(compiler::lower(Attention{}));
-  const runtime::Shape shape = runtime::shape_of(call.spec, call.length);
-  for (const char* const name :
-       {"shared_heads", "decode", "per_entry", "paged", "fp8_kv", "mla", "page_rows", "row_blocks", "few_queries"}) {
-    const auto rows = runtime::shape_rows();
-    const runtime::ShapeRow& row = *std::ranges::find(rows, std::string_view(name), &runtime::ShapeRow::name);
-    std::string& into = field(o, name);
-    if (!into.empty())
-      throw misused(runtime::option_of(row), "options of a call (--heads, --decode and others) say it already",
-                    "leave one of them out");
-    into = row.text(shape);
-  }
-  if (o.call.v_columns) field(o, "dv") = std::to_string(*o.call.v_columns);
-}
 
 runtime::Manifest manifest_of(const CompileOptions& o) {
   const bool said = o.text.given() || !o.targets.empty() ||
@@ -296,13 +263,8 @@ void add_compile(CLI::App& app) {
       ->allow_extra_args(false);
   for (std::size_t i = 0; i < o->fields.size(); ++i) {
     const runtime::ShapeRow& row = runtime::shape_rows()[i];
-    CLI::Option* const one = verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))
-                                 ->type_name(std::string(row.takes));
-    // Without a value it is the call's option, with a value the field.
-    if (row.name == "decode") one->expected(0, 1)->description(std::string(CallOptions::decode_meaning));
+    verb.add_option(runtime::option_of(row), o->fields[i], std::string(row.meaning))->type_name(std::string(row.takes));
   }
-  o->call.add_sizes_to(verb, call_group);
-  o->call.add_kept_to(verb, call_group);
   verb.add_option("-o", o->out, "the bundle; - for stdout, and nothing else is printed")->type_name("FILE.attune");
   add_words(verb, "--emit", o->emit, "plain files too: cu, ptx, cubin, sass, o, ll, h")
       ->type_name("KIND,...")
@@ -313,19 +275,12 @@ void add_compile(CLI::App& app) {
   verb.add_flag("--json", o->json, "print what was built as JSON");
   verb.add_flag("--quiet", o->quiet, "print nothing");
   verb.footer(
-      "Fields of a shape take several values separated by commas, and each is built. Options of a call set the "
-      "fields of its shape.\n"
-      "Examples:\n  attune compile 'kv <= q' --target sm_90a --decode --heads 32 --kv-heads 8 --page-size 16 -o "
+      "Fields of a shape take several values separated by commas, and each is built.\n"
+      "Examples:\n  attune compile 'kv <= q' --target sm_90a --q-len 1 --group 4 --page-size 16 -o "
       "decode.attune\n  attune compile --score 's + slope[h] * f32(kv - q)' --mask 'kv <= q' --capture 'slope=f32[16]' "
       "\\\n"
       "    --target host,avx2 -o alibi.attune");
-  verb.callback([o, &verb] {
-    o->call.decode = verb.count("--decode") > 0 && field(*o, "decode").empty();
-    o->call.settle(verb.count("--seq") > 0);
-    const auto given = [&](const CLI::Option* one) { return one->get_group() == call_group && one->count() > 0; };
-    if (o->call.decode || std::ranges::any_of(verb.get_options(), given)) add_fields_of_call(*o);
-    compile(*o);
-  });
+  verb.callback([o] { compile(*o); });
 }
 
 }  // namespace attune::tools

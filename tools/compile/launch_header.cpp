@@ -192,7 +192,8 @@ std::string how(const Launch& launch) {
     out += fmt::format("\n         q_map and o_map over [{}][key head][position][head of it][d], boxes of {} and {} "
                        "positions, {} heads of each",
                        batch, c.boxes->q / tile.heads, c.boxes->o / tile.heads, tile.heads);
-  if (c.boxes && plan.spec.paged && !plan.tile.gathered) out += "; pages of the pool are the batch of k_map and v_map";
+  if (c.boxes && plan.spec.cache.paged() && !plan.tile.gathered)
+    out += "; pages of the pool are the batch of k_map and v_map";
   out += beside(launch, codegen::gather_pages) + beside(launch, codegen::transpose_v);
   if (tile.in_parts)
     out += fmt::format("\nthen     the kernel `{}` with the same arguments, ceil(rows / {}) blocks, {} threads",

@@ -131,7 +131,7 @@ class OnDevice {
     if (call.preference) preference_of(bench_);
     spec_ = call.spec;
     codegen::CallChoices choices = codegen::call_choices(lowered, call);
-    if (!call.preference && there_ && !options.backward && recall(choices.ways[0].kind, call))
+    if (!call.preference && there_ && !options.backward && recall(choices.ways[0].parts, call))
       choices = codegen::call_choices(lowered, call);
     notes_.insert(notes_.end(), choices.story.begin(), choices.story.end());
     for (codegen::WayChoices& way : choices.ways) consider(std::move(way));
@@ -146,10 +146,10 @@ class OnDevice {
 
  private:
   /// This machine's tuned variant, looked up as a call does.
-  bool recall(const codegen::CallKind& kind, codegen::CallSpec& call) {
-    if (spec_.decode) return false;
+  bool recall(const codegen::GpuParts& parts, codegen::CallSpec& call) {
+    if (spec_.sharing.decode()) return false;
     runtime::cuda::Remembered found = runtime::cuda::remembered(
-        runtime::cuda::tuned_key(runtime::cuda::facts(0).name, spec_, kind));
+        runtime::cuda::tuned_key(runtime::cuda::facts(0).name, parts, call));
     call.preference = std::move(found.preference);
     notes_ = std::move(found.notes);
     if (call.preference) notes_.push_back(call.preference->origin);
@@ -157,9 +157,8 @@ class OnDevice {
   }
 
   void consider(codegen::WayChoices way) {
-    const codegen::Preference* const preference = way.preference ? &*way.preference : nullptr;
-    runtime::cuda::Considered considered = runtime::cuda::consider(
-        way.parts, way.kind, way.spec, preference, runtime::cuda::Compiles::all, codegen::kernels(way.way));
+    runtime::cuda::Considered considered = runtime::cuda::consider(way.parts, way.call, codegen::kernels(way.way),
+                                                                   runtime::cuda::Compiles::all);
     notes_.insert(notes_.end(), considered.story.begin(), considered.story.end());
     if (!considered.made.empty()) notes_.push_back(considered.made);
     ways_.push_back({std::move(way), std::move(considered)});

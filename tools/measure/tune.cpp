@@ -18,6 +18,7 @@
 #include "compiler/lower.h"
 #include "runtime/attention/tools.h"
 #include "runtime/engines/cuda/kernels/consider.h"
+#include "runtime/engines/cuda/kernels/tuned.h"
 #include "runtime/machine/tensor.h"
 #include "runtime/machine/threads.h"
 #include "runtime/platform/memory.h"
@@ -141,7 +142,9 @@ class Tuner {
  public:
   Tuner(const TuneOptions& o, const BenchOptions& shape, Trials& trials)
       : o_(o), shape_(shape), trials_(trials), data_(Device::cuda()), tensors_(shape, data_),
-        one_(std::move(bench_cases(shape, data_).at(0))), wants_(runtime::wants(one_.attention, tensors_.call())) {
+        one_(std::move(bench_cases(shape, data_).at(0))), call_(runtime::call_spec(one_.attention, tensors_.call())),
+        lowered_(compiler::lower(one_.attention)), parts_(codegen::parts_of(lowered_, call_, codegen::Way::forward)),
+        key_(runtime::cuda::tuned_key(runtime::cuda::device_name(data_.device().index), parts_, call_)) {
     Data host;
     const std::vector<Case> on_host = bench_cases(shape, host);
     check_positions(on_host, shape);
@@ -154,9 +157,9 @@ class Tuner {
   void operator()() {
     trials_.say(fmt::format("{}, {}{} d={}/{} seq={} batch={} heads={}: {}, {}, {}\n", one_.name, shape_.dtype,
                             shape_.exact_text(), shape_.d, shape_.of_dv(), shape_.seq, shape_.batch, shape_.heads,
-                            name_of(wants_.kind.cover), name_of(wants_.kind.mod), name_of(wants_.kind.length)));
-    const auto tiles = [&](const Variant& v) { return compiled(other_tiles(wants_.spec, wants_.facts, v)); };
-    const auto ways = [&](const Variant& v) { return compiled(other_ways(wants_.spec, wants_.facts, v)); };
+                            name_of(key_.kind.cover), name_of(key_.kind.mod), name_of(key_.kind.length)));
+    const auto tiles = [&](const Variant& v) { return compiled(other_tiles(call_.spec, parts_.facts, v)); };
+    const auto ways = [&](const Variant& v) { return compiled(other_ways(call_.spec, parts_.facts, v)); };
     std::vector<Trial> trials = search(usual_.variant, {tiles, ways, [&](const Variant& v) { return measured(v); }});
     settle(trials);
   }
@@ -167,10 +170,10 @@ class Tuner {
     Preference out;
     if (o_.bench.kernel) {
       out = {codegen::variant(*o_.bench.kernel), true, ""};
-      out.variant = codegen::variant_of(choose(wants_.spec, wants_.facts, wants_.kind, &out).choices[0].plan);
+      out.variant = codegen::variant_of(choose(call_.spec, parts_.facts, key_.kind, &out).choices[0].plan);
       return out;
     }
-    for (const codegen::KernelChoice& choice : choose(wants_.spec, wants_.facts, wants_.kind).choices) {
+    for (const codegen::KernelChoice& choice : choose(call_.spec, parts_.facts, key_.kind).choices) {
       out = {codegen::variant_of(choice.plan), true, ""};
       if (runtime::stories(one_.attention, tensors_.call(), &out).front().flaw.empty()) break;
     }
@@ -179,13 +182,12 @@ class Tuner {
 
   /// On all CPU threads: each compilation takes a second or two.
   std::vector<Variant> compiled(std::vector<Variant> variants) const {
-    const compiler::LoweredMod lowered = compiler::lower(one_.attention);
-    const codegen::GpuParts parts = codegen::gpu_parts(lowered, wants_.spec.scale_positive);
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t i = next++; i < variants.size(); i = next++) {
-        const Preference one{variants[i], true, ""};
-        runtime::cuda::consider(parts, wants_.kind, wants_.spec, &one);
+        codegen::CallSpec one = call_;
+        one.preference = {variants[i], true, ""};
+        runtime::cuda::consider(parts_, one, codegen::kernels());
       }
     };
     runtime::on_threads(std::thread::hardware_concurrency(), work);
@@ -245,8 +247,8 @@ class Tuner {
     const std::filesystem::path path = runtime::cuda::tuned_path();
     // A kernel that the user named may not be the fastest. Only results of dense and packed calls are stored: a cache's
     // tile would be found by dense calls of the same kind and widths.
-    const bool remembers = !o_.dry && !o_.bench.kernel && !wants_.spec.decode && !wants_.spec.per_entry;
-    if (remembers) runtime::cuda::remember(path, wants_.key, row);
+    const bool remembers = !o_.dry && !o_.bench.kernel && !call_.spec.sharing.decode() && !call_.spec.cache.per_entry;
+    if (remembers) runtime::cuda::remember(path, key_, row);
     tell(trials, row, remembers ? path.string() : "");
   }
 
@@ -259,10 +261,10 @@ class Tuner {
     } else {
       Json line{{"row", one_.name}};
       line.update(shape_.shape());
-      line.update({{"device", wants_.key.device},
-                   {"cover", std::string(name_of(wants_.kind.cover))},
-                   {"mod", std::string(name_of(wants_.kind.mod))},
-                   {"length", std::string(name_of(wants_.kind.length))},
+      line.update({{"device", key_.device},
+                   {"cover", std::string(name_of(key_.kind.cover))},
+                   {"mod", std::string(name_of(key_.kind.mod))},
+                   {"length", std::string(name_of(key_.kind.length))},
                    {"kernel", row.variant.text()},
                    {"tflops", row.tflops},
                    {"usual", {{"kernel", usual_.variant.text()}, {"tflops", row.usual_tflops}}},
@@ -280,7 +282,10 @@ class Tuner {
   Data data_;
   ForwardTensors tensors_;
   Case one_;
-  runtime::cuda::KernelWants wants_;
+  codegen::CallSpec call_;
+  compiler::LoweredMod lowered_;
+  codegen::GpuParts parts_;
+  runtime::cuda::TunedKey key_;
   double flop_ = 0;
   Preference usual_;
   Owned expected_;

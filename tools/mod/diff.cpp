@@ -115,11 +115,13 @@ class Stages {
   void device(const compiler::LoweredMod& lowered) {
     const codegen::CallChoices call = codegen::call_choices(lowered, o_.call.spec(lowered));
     const codegen::WayChoices& one = call.ways[0];
-    if (wants("plan")) add("plan", plan_of(one.spec, one.kind, one.choices));
+    if (wants("plan")) add("plan", plan_of(one.call.spec, one.kind, one.choices));
     if (!wants("source")) return;
     add("source", codegen::kernel_source(one.parts, one.choices.choices[0].plan).text);
     add("source of lists",
-        one.parts.facts.listed ? codegen::cover_source(lowered, one.spec.offsets64, one.spec.arch).text : "");
+        one.parts.facts.listed
+            ? codegen::cover_source(lowered, one.call.spec.strides.offsets64, one.call.spec.arch).text
+            : "");
   }
 
   const DiffOptions& o_;

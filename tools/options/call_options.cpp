@@ -48,19 +48,15 @@ void CallOptions::add_sizes_to(CLI::App& verb, const std::string& group, bool be
 }
 
 void CallOptions::add_cache_to(CLI::App& verb, const std::string& group, bool beside_picture) {
-  under(group, verb.add_flag("--decode", decode, std::string(decode_meaning)));
-  add_kept_to(verb, group);
-  if (!beside_picture)
-    under(group, verb.add_option("--q-offset", q_offset, "position of the first query; 0 if left out")->type_name("N"));
-}
-
-void CallOptions::add_kept_to(CLI::App& verb, const std::string& group) {
   under(group,
+        verb.add_flag("--decode", decode, "decode: queries are the last positions of their keys; --seq 1 if left out"),
         verb.add_option("--page-size", page_size, "with --decode: a paged KV cache of N keys a page, in random order")
             ->type_name("N"),
         verb.add_option("--cache-dtype", cache_dtype, "of k and v in the cache; that of q if left out")
             ->type_name("e4m3"),
         verb.add_option("--v-columns", v_columns, "MLA: values are the first N columns of the keys")->type_name("N"));
+  if (!beside_picture)
+    under(group, verb.add_option("--q-offset", q_offset, "position of the first query; 0 if left out")->type_name("N"));
 }
 
 void CallOptions::check() const {

@@ -38,10 +38,6 @@ struct CallOptions {
   void add_sizes_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
   /// Options of a KV cache, and of the queries' positions in it.
   void add_cache_to(CLI::App& verb, const std::string& group = "", bool beside_picture = false);
-  /// The cache options without --decode and --q-offset: only how keys and values are stored.
-  void add_kept_to(CLI::App& verb, const std::string& group = "");
-  static constexpr std::string_view decode_meaning =
-      "decode: queries are the last positions of their keys; --seq 1 if left out";
   void check() const;
   /// Refuses options that a backward does not have.
   void check_for_backward() const;

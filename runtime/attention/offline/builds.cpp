@@ -41,20 +41,19 @@ class GpuBuild {
       : of_(std::move(of)), arch_(arch), target_(name_of(TargetName{.arch = arch})) {}
 
   /// Builds the kernel of one way that supports such calls, the facts about kernels that were tried before it, and the
-  /// kernel that lists its tiles. `wanted`: the gradients of a backward.
-  void walker(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
-              const codegen::Preference* preference, const codegen::Wanted* wanted) {
-    const codegen::GpuParts parts = parts_of(way, spec, wanted);
+  /// kernel that lists its tiles. `call`: of the way.
+  void walker(codegen::Way way, const codegen::CallSpec& call) {
+    const codegen::KernelSpec& spec = call.spec;
+    const codegen::GpuParts parts = codegen::parts_of(*of_, call, way);
     const bool listed = parts.facts.listed;
     const auto add = [&](const codegen::Source& source, const std::string& what, const cuda::Binary& binary) {
       this->add(source, what, binary);
       out_.back().of = of_;
       out_.back().way = way;
-      out_.back().offsets64 = spec.offsets64;
+      out_.back().offsets64 = spec.strides.offsets64;
       out_.back().listed = listed;
     };
-    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, preference,
-                                                cuda::Compiles::chosen, codegen::kernels(way));
+    const cuda::Considered all = cuda::consider(parts, call, codegen::kernels(way));
     for (std::size_t i = 0; i < all.candidates.size(); ++i) {
       const cuda::Candidate& one = all.candidates[i];
       if (!one.binary || (i != all.chosen && one.flaw.empty())) continue;
@@ -82,11 +81,9 @@ class GpuBuild {
 
   /// Builds the skeleton of one way's kernel for such calls, and the companion kernels that all mods of the skeleton
   /// share.
-  void skeleton(codegen::Way way, const codegen::KernelSpec& spec, codegen::Length length,
-                const codegen::Wanted* wanted) {
-    const codegen::GpuParts parts = parts_of(way, spec, wanted);
-    const cuda::Considered all = cuda::consider(parts, codegen::call_kind(parts, length), spec, nullptr,
-                                                cuda::Compiles::chosen, codegen::kernels(way));
+  void skeleton(codegen::Way way, const codegen::CallSpec& call) {
+    const codegen::GpuParts parts = codegen::parts_of(*of_, call, way);
+    const cuda::Considered all = cuda::consider(parts, call, codegen::kernels(way));
     const cuda::Candidate& one = all.candidates[all.chosen];
     if (!one.binary) return;
     const codegen::KernelPlan& plan = one.choice.plan;
@@ -102,8 +99,9 @@ class GpuBuild {
   }
 
   /// Builds the kernels that every call needs, independent of the chosen kernel: they contain no expression.
-  void of_calls(const codegen::GpuParts& parts, const codegen::KernelSpec& spec) {
-    const codegen::KernelPlan of_call{.spec = spec};
+  void of_calls(const codegen::CallSpec& call, codegen::Way way) {
+    const codegen::GpuParts parts = codegen::parts_of(*of_, call, way);
+    const codegen::KernelPlan of_call{.spec = call.spec};
     for (const codegen::Companion* one : codegen::companions_of_calls())
       if (one->is_needed(parts, of_call)) {
         const codegen::Source source = one->source_of(parts, of_call);
@@ -114,11 +112,6 @@ class GpuBuild {
   std::vector<Built> done() { return std::move(out_); }
 
  private:
-  codegen::GpuParts parts_of(codegen::Way way, const codegen::KernelSpec& spec, const codegen::Wanted* wanted) const {
-    return way == codegen::Way::forward
-               ? codegen::forward_parts(*of_, spec)
-               : codegen::gpu_parts(*of_, spec.scale_positive, wanted, way == codegen::Way::keys);
-  }
   void add(const cuda::KeptSkeleton& kept, const codegen::KernelPlan& plan) {
     const std::string label = fmt::format("{} {} D={}/{} {}x{} skeleton {}", plan.kernel->name,
                                           attune::name_of(plan.spec.dtype), plan.spec.d, plan.spec.dv, plan.tile.m,
@@ -141,90 +134,111 @@ class GpuBuild {
   std::vector<Built> out_;
 };
 
-std::vector<codegen::Length> lengths_of(const Shape& shape) {
-  if (shape.length) return {*shape.length};
-  return {codegen::all_lengths.rbegin(), codegen::all_lengths.rend()};
+/// The calls of each length that the request is for. It says neither how many tiles of queries there are nor how large
+/// a cache is: where kernels differ by that, these are calls of both kinds.
+std::vector<codegen::CallSpec> calls_of(const Request& request) {
+  using codegen::Length;
+  std::vector<Length> lengths{codegen::all_lengths.rbegin(), codegen::all_lengths.rend()};
+  if (!request.each_length) lengths = {request.call.length};
+  std::vector<codegen::CallSpec> out;
+  for (const Length length : lengths) {
+    const std::size_t first = out.size();
+    out.push_back(request.call);
+    out.back().length = length;
+    if (request.pass != "forward") continue;
+    const codegen::KernelSpec& spec = request.call.spec;
+    const auto add_changed = [&](auto change) {
+      for (std::size_t i = first, end = out.size(); i < end; ++i) {
+        out.push_back(out[i]);
+        change(out.back().spec.sharing);
+      }
+    };
+    if (codegen::may_prepare(spec) && spec.cache.paged() && spec.sharing.rows == codegen::QueryRows::many)
+      add_changed([](codegen::Sharing& by) { by.rows = codegen::QueryRows::few; });
+    if (codegen::may_split_keys(spec) && length > Length::to_224)
+      add_changed([](codegen::Sharing& by) { by.few_tiles = true; });
+  }
+  return out;
 }
 
-/// A job for each length of one way's kernel.
-void add_walker_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, codegen::Way way,
-                     const codegen::KernelSpec& spec, const std::optional<codegen::Wanted>& wanted,
-                     std::vector<Job>& jobs) {
-  std::optional<codegen::Preference> preference;
-  if (row.shape.kernel) preference = {codegen::variant(*row.shape.kernel), true, ""};
-  if (preference && !codegen::takes(*preference, way)) preference.reset();
-  const std::vector<codegen::Length> lengths = lengths_of(row.shape);
-  const bool skeleton = row.shape.skeleton;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    const codegen::Length length = lengths[i];
-    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), name_of(row.target),
-                                attune::name_of(spec.dtype), spec.d, spec.dv, codegen::name_of(length)),
-                    i, [=] {
-                      GpuBuild build(of, spec.arch);
-                      const codegen::Wanted* const captured = wanted ? &*wanted : nullptr;
-                      if (skeleton) {
-                        build.skeleton(way, spec, length, captured);
-                        return build.done();
-                      }
-                      // Builds the usual kernel too, for machines that were not tuned.
-                      build.walker(way, spec, length, nullptr, captured);
-                      if (preference) build.walker(way, spec, length, &*preference, captured);
+/// A job for each kind of calls, for one way's kernel. `wanted`: the gradients of a backward.
+void add_walker_jobs(const Request& request, const std::shared_ptr<const compiler::LoweredMod>& of, codegen::Way way,
+                     const std::optional<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
+  std::size_t round = 0;
+  for (codegen::CallSpec& one : calls_of(request)) {
+    one.backward = wanted;
+    const codegen::CallSpec call = codegen::of_way(std::move(one), way);
+    const codegen::KernelSpec& spec = call.spec;
+    jobs.push_back({fmt::format("{} {} {} D={}/{} {}", codegen::name_of(way), name_of(request.target),
+                                attune::name_of(spec.dtype), spec.d, spec.dv, codegen::name_of(call.length)),
+                    round++, [=, skeleton = request.skeleton] {
+                      GpuBuild build(of, call.spec.arch);
+                      // The usual kernel too, for machines that were not tuned.
+                      codegen::CallSpec usual = call;
+                      usual.preference.reset();
+                      skeleton ? build.skeleton(way, usual) : build.walker(way, usual);
+                      if (call.preference && !skeleton) build.walker(way, call);
                       return build.done();
                     }});
   }
 }
 
-/// A job for the kernels that every call of the row needs, independent of the chosen kernels; `parts`: for all
+/// A job for the kernels that every call of the request needs, independent of the chosen kernels; `wanted`: all
 /// gradients that the call may request.
-void add_call_job(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
-                  const codegen::KernelSpec& spec, const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
-  jobs.push_back(
-      {fmt::format("{} and {} D={}/{}", name_of(row.target), attune::name_of(spec.dtype), spec.d, spec.dv), 0, [=] {
-         GpuBuild build(of, spec.arch);
-         if (wanted.empty()) build.of_calls(codegen::forward_parts(*of, spec), spec);
-         for (const codegen::Wanted& one : wanted)
-           build.of_calls(codegen::gpu_parts(*of, spec.scale_positive, &one), spec);
-         return build.done();
-       }});
+void add_call_job(const Request& request, const std::shared_ptr<const compiler::LoweredMod>& of,
+                  const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
+  codegen::CallSpec call = request.call;
+  const codegen::KernelSpec& spec = call.spec;
+  const std::string name = fmt::format("{} and {} D={}/{}", name_of(request.target), attune::name_of(spec.dtype),
+                                       spec.d, spec.dv);
+  jobs.push_back({name, 0, [=]() mutable {
+                    GpuBuild build(of, call.spec.arch);
+                    if (wanted.empty()) build.of_calls(call, codegen::Way::forward);
+                    for (const codegen::Wanted& one : wanted) {
+                      call.backward = one;
+                      build.of_calls(call, codegen::Way::backward);
+                    }
+                    return build.done();
+                  }});
 }
 
-void add_gpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of,
+void add_gpu_jobs(const Request& request, const std::shared_ptr<const compiler::LoweredMod>& of,
                   std::vector<Job>& jobs) {
   using enum codegen::Way;
-  const codegen::KernelSpec spec = spec_of(row.shape, row.target.arch.value_or(0));
-  if (row.pass == "forward") {
-    if (spec.per_entry) add_call_job(row, of, spec, {}, jobs);
-    return add_walker_jobs(row, of, forward, spec, std::nullopt, jobs);
+  if (request.pass == "forward") {
+    if (request.call.spec.cache.per_entry) add_call_job(request, of, {}, jobs);
+    return add_walker_jobs(request, of, forward, std::nullopt, jobs);
   }
-  const std::vector<codegen::Wanted> all = wanted_of(of->mod, row.shape.grads);
+  const std::vector<codegen::Wanted> all = wanted_of(of->mod, request.grads);
   for (const codegen::Wanted& wanted : all) {
-    const codegen::KernelSpec of_backward = codegen::backward_spec(spec);
-    const codegen::GpuParts parts = codegen::gpu_parts(*of, spec.scale_positive, &wanted);
-    std::vector<codegen::Way> ways = codegen::ways_of_backward(of_backward, parts.facts);
+    codegen::CallSpec call = request.call;
+    call.backward = wanted;
+    std::vector<codegen::Way> ways = codegen::ways_of_backward(codegen::backward_spec(call.spec),
+                                                               codegen::parts_of(*of, call, backward).facts);
     // The requested kernel may be a kernel for one part of the backward.
-    const auto asked = row.shape.kernel ? std::optional(codegen::variant(*row.shape.kernel)) : std::nullopt;
-    if (asked && ways.size() == 1 && !codegen::takes({*asked, true, ""}, backward)) ways = {backward, queries, keys};
-    for (const codegen::Way way : ways) add_walker_jobs(row, of, way, of_backward, wanted, jobs);
+    if (call.preference && ways.size() == 1 && !codegen::takes(*call.preference, backward))
+      ways = {backward, queries, keys};
+    for (const codegen::Way way : ways) add_walker_jobs(request, of, way, wanted, jobs);
   }
-  add_call_job(row, of, spec, all, jobs);
+  add_call_job(request, of, all, jobs);
 }
 
 // ---- CPU objects
 
-void add_cpu_jobs(const ManifestRow& row, const std::shared_ptr<const compiler::LoweredMod>& of, std::vector<Job>& jobs,
+void add_cpu_jobs(const Request& request, const std::shared_ptr<const compiler::LoweredMod>& of, std::vector<Job>& jobs,
                   std::set<std::string>& asked) {
-  const codegen::Isa isa = row.target.isa.value_or(codegen::Isa::portable);
-  const DType type = row.shape.dtype.value_or(DType::f32);
+  const codegen::Isa isa = request.target.isa.value_or(codegen::Isa::portable);
+  const DType type = request.call.spec.dtype;
   std::vector<cpu::Object> all;
-  if (row.pass == "forward") {
+  if (request.pass == "forward") {
     all = cpu::forward_objects(of->mod, isa, type);
   } else {
-    for (const codegen::Wanted& wanted : wanted_of(of->mod, row.shape.grads))
+    for (const codegen::Wanted& wanted : wanted_of(of->mod, request.grads))
       for (cpu::Object& one : cpu::backward_objects(of->mod, wanted, isa, type)) all.push_back(std::move(one));
   }
   for (cpu::Object& one : all) {
     if (!asked.insert(one.asked.content).second) continue;
-    const std::string target = name_of(row.target);
+    const std::string target = name_of(request.target);
     jobs.push_back({one.name, 0, [one, target] {
                       const Objects::Kept kept = objects().get(one.asked, [&] { return one.entry(); });
                       std::vector<Built> out{built(one.asked.content, one.name, *kept, target)};
@@ -274,12 +288,14 @@ std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::opti
 Builds build_all(const Manifest& manifest, int threads,
                  const std::function<void(const std::string& row, std::size_t rows)>& step) {
   const Waits waits;
-  std::vector<std::shared_ptr<const compiler::LoweredMod>> mods;
-  for (const Written& options : manifest.mods) mods.push_back(lowered(options));
+  std::vector<std::pair<Written, std::shared_ptr<const compiler::LoweredMod>>> mods;
   std::vector<Job> jobs;
   std::set<std::string> asked;
-  for (const ManifestRow& row : manifest.rows)
-    row.target.arch ? add_gpu_jobs(row, mods[row.mod], jobs) : add_cpu_jobs(row, mods[row.mod], jobs, asked);
+  for (const Request& request : manifest) {
+    auto mod = std::ranges::find(mods, request.mod, [](const auto& one) -> const Written& { return one.first; });
+    if (mod == mods.end()) mod = mods.insert(mod, {request.mod, lowered(request.mod)});
+    request.target.arch ? add_gpu_jobs(request, mod->second, jobs) : add_cpu_jobs(request, mod->second, jobs, asked);
+  }
 
   std::vector<std::size_t> order(jobs.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -42,8 +42,8 @@ struct Builds {
   }
 };
 
-/// The sets of captures whose gradients a backward computes, according to the `grads` of a shape: one set for each way
-/// to call the backward.
+/// The sets of captures whose gradients a backward computes, according to the `grads` of a request: one set for each
+/// way to call the backward.
 std::vector<codegen::Wanted> wanted_of(const compiler::Mod& mod, const std::optional<std::string>& grads);
 
 /// Builds `threads` rows at a time. The threads call `step` when a row is done, with the total number of rows.

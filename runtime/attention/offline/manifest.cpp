@@ -6,6 +6,7 @@
 #include <array>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -25,12 +26,19 @@ Error bad_value(const std::string& at, const std::string& key, const std::string
                "write such a value, or leave it out");
 }
 
+/// Keys of shapes of earlier versions.
+constexpr std::array<std::string_view, 8> derived{"shared_heads", "decode",      "paged",     "page_rows",
+                                                  "row_blocks",   "few_queries", "few_tiles", "shared_keys"};
+
 /// Checks that each key of an object is known, in their order.
 void check_keys(const Json& object, const std::vector<std::string>& known, const std::string& at,
                 const std::string& what) {
   if (!object.is_object()) throw bad_value(at, what, object.dump(), "an object");
   for (const auto& [key, value] : object.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
+    if (std::ranges::find(derived, key) != derived.end())
+      throw Error("manifest-key", fmt::format("{} has no key `{}`", what, key), {.name = at},
+                  "it follows from q_len, group and page_size", "write these instead, see docs/offline.md");
     const auto near = ir::nearest(key, known);
     throw Error("manifest-key", fmt::format("{} has no key `{}`", what, key), {.name = at},
                 fmt::format("it has {}", fmt::join(known, ", ")),
@@ -122,25 +130,18 @@ TargetName target_of(const std::string& word, const std::string& at) {
 }
 
 /// All combinations of one value of each field.
-std::vector<Shape> shapes_of(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields,
-                             const std::string& at) {
-  std::vector<Shape> out(1);
+std::vector<Fields> combinations(const std::vector<std::pair<std::string, std::vector<std::string>>>& fields) {
+  std::vector<Fields> out(1);
   for (const auto& [name, values] : fields) {
-    const auto row = std::ranges::find(shape_rows(), name, &ShapeRow::name);
-    std::vector<Shape> more;
-    for (const Shape& shape : out)
+    std::vector<Fields> more;
+    for (const Fields& one : out)
       for (const std::string& value : values) {
-        more.push_back(shape);
-        if (!row->set(more.back(), value)) throw bad_value(at, name, value, std::string(row->takes));
+        more.push_back(one);
+        more.back()[name] = value;
       }
     out = std::move(more);
   }
   return out;
-}
-
-bool same(const Written& a, const Written& b) {
-  return a.score == b.score && a.mask == b.mask && a.prob == b.prob && a.sink == b.sink && a.lets == b.lets &&
-         a.captures == b.captures && a.params == b.params;
 }
 
 /// The parser itself keeps the last of two values of a key.
@@ -169,30 +170,29 @@ void add_to(Manifest& manifest, const ManifestLists& lists) {
   if (std::ranges::all_of(lists.targets, &std::string::empty))
     throw Error("no-target", "there is no target to compile for", {.name = lists.at}, "none is named",
                 fmt::format("name some of {}", fmt::join(known_targets(), ", ")));
-  std::vector<std::size_t> mods;
-  for (const Written& mod : lists.mods.empty() ? std::vector<Written>(1) : lists.mods) {
-    const auto found = std::ranges::find_if(manifest.mods, [&](const Written& other) { return same(mod, other); });
-    mods.push_back(static_cast<std::size_t>(found - manifest.mods.begin()));
-    if (found == manifest.mods.end()) manifest.mods.push_back(mod);
-  }
   const bool any_gpu = std::ranges::any_of(
       lists.targets, [&](const std::string& word) { return target_of(word, lists.at).arch.has_value(); });
-  std::vector<Shape> shapes;
-  for (const auto& fields : lists.shapes)
-    for (Shape& shape : shapes_of(fields, lists.at)) shapes.push_back(std::move(shape));
-  if (lists.shapes.empty()) shapes.emplace_back();
-  for (const Shape& shape : shapes)
-    if (shape.kernel && !any_gpu)
-      throw Error("bad-kernel", "a kernel is named, and no target is a GPU", {.name = *shape.kernel},
+  std::vector<Fields> shapes;
+  for (const auto& fields : lists.shapes) {
+    const auto kernel = std::ranges::find(fields, "kernel", [](const auto& field) { return field.first; });
+    if (kernel != fields.end() && !any_gpu)
+      throw Error("bad-kernel", "a kernel is named, and no target is a GPU", {.name = kernel->second.front()},
                   "only kernels of GPUs have names", "add a GPU target such as sm_90a, or leave the kernel out");
+    std::ranges::move(combinations(fields), std::back_inserter(shapes));
+  }
+  if (lists.shapes.empty()) shapes = combinations({});
   const std::vector<std::string> passes = lists.passes.empty() ? std::vector<std::string>{"forward"} : lists.passes;
   const std::array<std::string, 2> known{"forward", "backward"};
   for (const std::string& pass : passes) require_word(lists.at + ": a pass", pass, known);
-  for (const std::size_t mod : mods)
-    for (const Shape& shape : shapes)
+  for (const Written& mod : lists.mods.empty() ? std::vector<Written>(1) : lists.mods)
+    for (const Fields& shape : shapes)
       for (const std::string& word : lists.targets)
         for (const std::string& pass : passes) {
-          manifest.rows.push_back({mod, target_of(word, lists.at), pass, shape});
+          Request one{.mod = mod, .target = target_of(word, lists.at), .pass = pass};
+          if (const ShapeRow* const wrong = read_shape(one, shape))
+            throw bad_value(lists.at, std::string(wrong->name), shape.find(wrong->name)->second,
+                            std::string(wrong->takes));
+          manifest.push_back(std::move(one));
         }
 }
 

@@ -12,18 +12,7 @@
 
 namespace attune::runtime {
 
-/// One thing to build for a Mod, which is given by its number.
-struct ManifestRow {
-  std::size_t mod = 0;
-  TargetName target{};
-  std::string pass;
-  Shape shape{};
-};
-
-struct Manifest {
-  std::vector<Written> mods;
-  std::vector<ManifestRow> rows;
-};
+using Manifest = std::vector<Request>;
 
 /// One object of a manifest: all combinations of its lists. `at`: its name in an Error.
 struct ManifestLists {

@@ -2,11 +2,15 @@
 // compiles it
 #include "runtime/attention/offline/request.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+
+#include "compiler/spell.h"
 
 namespace attune::runtime {
 namespace {
@@ -26,42 +30,59 @@ std::string param_text(ir::Type type, double value) {
   return out;
 }
 
-/// Calls `said` with each field that the shape sets, and its value.
+/// Calls `said` with the name and the text of each expression.
+template <class F>
+void parts(const Request& request, F said) {
+  for (const auto& [name, member] : written_parts)
+    if (request.mod.*member) said(name, *(request.mod.*member));
+}
+
+/// Calls `said` with each field that differs from what would be meant without it, and its value.
 template <class F>
 void fields(const Request& request, F said) {
-  const auto target = target_named(request.target);
-  const bool on_cpu = target && target->isa;
+  Request usual{.target = request.target, .pass = request.pass};
   for (const ShapeRow& row : shape_rows()) {
-    const std::string value = row.text(request.shape);
-    if (!value.empty() && (row.of_cpu || !on_cpu)) said(row, value);
+    if (request.target.isa && !row.of_cpu) continue;
+    if (row.usual) row.usual(usual);
+    const std::string value = row.text(request);
+    if (value.empty() || (value == row.text(usual) && !row.always)) continue;
+    row.set(usual, value);
+    said(row, value);
   }
 }
 
 }  // namespace
 
 Request request_of(const compiler::Mod& written, const compiler::Args& args) {
-  Request out{.mod = compiler::spell(written)};
+  Request out;
+  for (const auto& [name, text] : compiler::spell(written).named())
+    out.mod.*std::ranges::find(written_parts, name, &WrittenPart::word)->member = text;
   for (std::size_t i = 0; i < written.captures.size(); ++i) {
     const Tensor& t = args.captures[i];
     const auto extents = std::span(t.shape).first(static_cast<std::size_t>(t.rank));
-    out.captures.push_back(
-        {written.captures[i].name, fmt::format("{}[{}]", attune::name_of(t.dtype), fmt::join(extents, ", "))});
+    out.mod.captures.push_back(
+        fmt::format("{}={}[{}]", written.captures[i].name, attune::name_of(t.dtype), fmt::join(extents, ", ")));
   }
   for (std::size_t i = 0; i < written.params.size(); ++i)
-    out.params.push_back({written.params[i].name, param_text(written.params[i].type, args.params[i])});
+    out.mod.params.push_back(written.params[i].name + "=" + param_text(written.params[i].type, args.params[i]));
   return out;
 }
 
 std::string json_line(const Request& request) {
   using Ordered = nlohmann::ordered_json;
   Ordered mod = Ordered::object(), shape = Ordered::object();
-  for (const auto& [name, text] : request.mod.named()) mod[name] = text;
-  for (const auto& one : request.captures) mod["captures"][one.name] = one.type;
-  for (const auto& one : request.params) mod["params"][one.name] = Ordered::parse(one.value);
+  parts(request, [&](const char* name, const std::string& text) { mod[name] = text; });
+  const auto add = [&](const char* list, const std::string& assignment, auto value_of) {
+    const std::size_t equals = assignment.find('=');
+    mod[list][assignment.substr(0, equals)] = value_of(assignment.substr(equals + 1));
+  };
+  for (const std::string& one : request.mod.captures) add("captures", one, [](auto text) { return Ordered(text); });
+  for (const std::string& one : request.mod.params) add("params", one, [](auto text) { return Ordered::parse(text); });
   fields(request, [&](const ShapeRow& row, const std::string& value) {
-    shape[std::string(row.name)] = row.json == ShapeRow::JsonForm::text ? Ordered(value) : Ordered::parse(value);
+    const bool is_text = value != "true" && value != "false" && !std::isdigit(static_cast<unsigned char>(value[0]));
+    shape[std::string(row.name)] = is_text ? Ordered(value) : Ordered::parse(value);
   });
-  const Ordered all{{"mods", mod}, {"shapes", shape}, {"targets", request.target}, {"passes", request.pass}};
+  const Ordered all{{"mods", mod}, {"shapes", shape}, {"targets", name_of(request.target)}, {"passes", request.pass}};
   return all.dump(-1, ' ', false, Ordered::error_handler_t::replace);
 }
 
@@ -76,10 +97,10 @@ std::string compile_command(const Request& request, const std::string& file) {
   const auto add = [&](const std::string& option, const std::string& value) {
     out += fmt::format(" {} {}", option, quoted(value));
   };
-  for (const auto& [name, text] : request.mod.named()) add("--" + name, text);
-  for (const auto& one : request.captures) add("--capture", one.name + "=" + one.type);
-  for (const auto& one : request.params) add("--param", one.name + "=" + one.value);
-  add("--target", request.target);
+  parts(request, [&](std::string_view name, const std::string& text) { add("--" + std::string(name), text); });
+  for (const std::string& one : request.mod.captures) add("--capture", one);
+  for (const std::string& one : request.mod.params) add("--param", one);
+  add("--target", name_of(request.target));
   if (request.pass != "forward") add("--pass", request.pass);
   fields(request, [&](const ShapeRow& row, const std::string& value) { add(option_of(row), value); });
   add("-o", file);
@@ -87,7 +108,7 @@ std::string compile_command(const Request& request, const std::string& file) {
 }
 
 std::string in_words(const Request& request) {
-  std::string out = fmt::format("{} for {}", request.pass, request.target);
+  std::string out = fmt::format("{} for {}", request.pass, name_of(request.target));
   fields(request, [&](const ShapeRow& row, const std::string& value) {
     out += value == "true" ? fmt::format(", {}", row.name) : fmt::format(", {} {}", row.name, value);
   });
@@ -96,8 +117,9 @@ std::string in_words(const Request& request) {
 
 Purpose::Text text_of(const Request& request) {
   std::string mod;
-  for (const auto& [name, text] : request.mod.named())
+  parts(request, [&](const char* name, const std::string& text) {
     mod += fmt::format("{}{} {}", mod.empty() ? "" : "\n", name, text);
+  });
   return {.record = json_line(request),
           .words = fmt::format("{}\n{}", mod.empty() ? "plain attention" : mod, in_words(request)),
           .command = compile_command(request, "kernels.attune")};

@@ -3,29 +3,14 @@
 #pragma once
 
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "compiler/bind.h"
-#include "compiler/spell.h"
+#include "compiler/mod.h"
 #include "runtime/attention/offline/shape.h"
 #include "runtime/machine/cache/objects.h"
 
 namespace attune::runtime {
-
-/// A Mod as it was written, and the calls to compile it for.
-struct Request {
-  compiler::Spelt mod{};
-  struct Capture {
-    std::string name, type;  ///< type: f32[16, 256]
-  };
-  std::vector<Capture> captures{};
-  struct Param {
-    std::string name, value;  ///< 2 is an Int, 2.0 a Float
-  };
-  std::vector<Param> params{};
-  std::string target{}, pass = "forward";
-  Shape shape{};
-};
 
 /// The request for a Mod with the tensors and numbers of its slots.
 Request request_of(const compiler::Mod& written, const compiler::Args& args);

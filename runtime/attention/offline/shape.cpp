@@ -1,54 +1,50 @@
-// runtime/attention/offline/shape.cpp — the calls that a kernel is for, as commands, manifests and records write them
+// runtime/attention/offline/shape.cpp — requests for kernels: calls as commands, manifests and records write them,
+// field by field
 #include "runtime/attention/offline/shape.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <charconv>
+#include <initializer_list>
 
 #include <attune/error.h>
 #include <fmt/format.h>
 
 #include "codegen/choose/card.h"
+#include "compiler/problem.h"
 
 namespace attune::runtime {
 namespace {
 
-using codegen::KernelSpec;
+using codegen::KernelSpec, codegen::KvCache, codegen::Sizes, codegen::Strides;
+
+bool set_number(std::int64_t& into, std::string_view text, std::int64_t most) {
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), into);
+  return error == std::errc{} && end == text.end() && into >= 1 && into <= most;
+}
+
+// Fields by their types: a flag, a width, the bytes of a load or store, a type.
+constexpr std::string_view flags = "true or false", widths = "a number from 1 to 576", loads = "16, 8, 4 or 0";
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+std::string text_of(int value) { return std::to_string(value); }
+std::string text_of(DType value) { return std::string(attune::name_of(value)); }
+std::string text_of(const std::optional<std::string>& value) { return value.value_or(""); }
 
 template <class T>
-bool set_number(T& into, std::string_view text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
-  if (text.empty() || error != std::errc{} || end != text.end() || value < least || value > most) return false;
-  into = static_cast<decltype(most)>(value);
-  return true;
+bool set_one_of(T& into, std::string_view text, std::initializer_list<T> values) {
+  const auto found = std::ranges::find(values, text, [](T value) { return text_of(value); });
+  if (found != values.end()) into = *found;
+  return found != values.end();
 }
-bool set_flag(bool& into, std::string_view text) {
-  into = text == "true";
-  return into || text == "false";
-}
-template <class T>
-bool set_flag(std::optional<T>& into, std::string_view text) {
-  bool value = false;
-  const bool good = set_flag(value, text);
-  into = value;
-  return good;
-}
-bool set_bytes(std::optional<int>& into, std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
-  into = value;
-  return !text.empty() && error == std::errc{} && end == text.end() &&
-         (value == 0 || value == 4 || value == 8 || value == 16);
-}
-bool set_dtype(std::optional<DType>& into, std::string_view text) {
-  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::e4m3})
-    if (attune::name_of(type) == text) into = type;
-  return into && attune::name_of(*into) == text;
+bool set(bool& into, std::string_view text) { return set_one_of(into, text, {false, true}); }
+bool set(std::int64_t& into, std::string_view text) { return set_number(into, text, codegen::mla_d); }
+bool set(int& into, std::string_view text) { return set_one_of(into, text, {16, 8, 4, 0}); }
+bool set(DType& into, std::string_view text) {
+  return set_one_of(into, text, {DType::f32, DType::f16, DType::bf16, DType::e4m3});
 }
 /// `all` or `none` alone, or names of captures.
-bool set_grads(std::optional<std::string>& into, std::string_view text) {
+bool set(std::optional<std::string>& into, std::string_view text) {
   into = text;
   if (text == "all" || text == "none") return true;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -59,109 +55,139 @@ bool set_grads(std::optional<std::string>& into, std::string_view text) {
   }
   return true;
 }
-std::string flag_text(bool value) { return value ? "true" : ""; }
-std::string flag_text(std::optional<bool> value) { return value ? *value ? "true" : "false" : ""; }
-template <class T>
-std::string number_text(std::optional<T> value) {
-  return value ? std::to_string(*value) : "";
-}
-std::string dtype_text(std::optional<DType> value) { return value ? std::string(attune::name_of(*value)) : ""; }
 
-constexpr std::string_view load_widths = "16, 8, 4 or 0";
-using JsonForm = ShapeRow::JsonForm;
-
-template <auto Member>
-constexpr ShapeRow flag(std::string_view name, std::string_view meaning) {
-  return {name,
-          "true or false",
-          meaning,
-          [](Shape& s, std::string_view v) { return set_flag(s.*Member, v); },
-          [](const Shape& s) { return flag_text(s.*Member); },
-          JsonForm::flag,
-          false};
-}
-
-constexpr std::array rows{
-    ShapeRow{"dtype", "f32, f16, bf16 or e4m3", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
-             [](Shape& s, std::string_view v) { return set_dtype(s.dtype, v); },
-             [](const Shape& s) { return dtype_text(s.dtype); }, JsonForm::text, true},
-    ShapeRow{"out_dtype", "f32, f16 or bf16", "of o; if left out dtype, or bf16 where dtype is e4m3",
-             [](Shape& s, std::string_view v) { return set_dtype(s.out_dtype, v) && s.out_dtype != DType::e4m3; },
-             [](const Shape& s) { return dtype_text(s.out_dtype); }, JsonForm::text, false},
-    ShapeRow{"d", "a number from 1 to 576", "width of a head, at most 256 except for MLA; 128 if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.d, v, 1, codegen::mla_d); },
-             [](const Shape& s) { return std::to_string(s.d); }, JsonForm::number, false},
-    ShapeRow{"dv", "a number from 1 to 576", "width of the values, at most 256 except for MLA; d if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.dv, v, 1, codegen::mla_d); },
-             [](const Shape& s) { return number_text(s.dv); }, JsonForm::number, false},
-    ShapeRow{"length", "to_80, to_128, to_224, to_1k, to_4k or longer",
-             "range of the sequences' lengths; builds for each if left out",
-             [](Shape& s, std::string_view v) { return (s.length = codegen::length_named(v)).has_value(); },
-             [](const Shape& s) { return s.length ? std::string(codegen::name_of(*s.length)) : ""; }, JsonForm::text,
-             false},
-    flag<&Shape::max>("max", "true if the call asks for each row's largest score"),
-    flag<&Shape::packed>("packed", "true if sequences are packed"),
-    ShapeRow{"shared_heads", "1, 2, 4, 8, 16, 32 or 64",
-             "query heads of a key head that share a tile of queries; 1 if left out",
-             [](Shape& s, std::string_view v) {
-               return set_number(s.heads, v, 1, codegen::mla_rows) &&
-                      std::has_single_bit(static_cast<std::uint64_t>(s.heads));
-             },
-             [](const Shape& s) { return s.heads == 1 ? "" : std::to_string(s.heads); }, JsonForm::number, false},
-    flag<&Shape::decode>("decode", "true for decode: at most 16 rows, queries times the heads that share a tile"),
-    flag<&Shape::per_entry>("per_entry", "true if entries have their own lengths, positions or pages"),
-    flag<&Shape::paged>("paged", "true if the KV cache is paged"),
-    flag<&Shape::fp8_kv>("fp8_kv", "true if the KV cache is FP8 (E4M3) and q is not"),
-    flag<&Shape::before>("before", "true if results over other keys are merged in"),
-    flag<&Shape::fixed_split>("fixed_split", "true if the call has a fixed split size"),
-    flag<&Shape::mla>("mla", "true if values are the first columns of keys 576 wide"),
-    ShapeRow{"page_rows", "1, 2, 4 … 64", "paged: the largest power of 2 that divides a page's rows; 64 if left out",
-             [](Shape& s, std::string_view v) {
-               return set_number(s.page_rows, v, 1, 64) && std::has_single_bit(static_cast<std::uint64_t>(s.page_rows));
-             },
-             [](const Shape& s) { return s.page_rows == 64 ? "" : std::to_string(s.page_rows); }, JsonForm::number,
-             false},
-    ShapeRow{"row_blocks", "1, 2 or 4",
-             "MLA: blocks of a cluster, each with 64 of the rows, queries times heads, that share keys; 1 if left out",
-             [](Shape& s, std::string_view v) { return set_number(s.row_blocks, v, 1, 4) && s.row_blocks != 3; },
-             [](const Shape& s) { return s.row_blocks == 1 ? "" : std::to_string(s.row_blocks); }, JsonForm::number,
-             false},
-    flag<&Shape::few_queries>("few_queries", "f32: true if fewer than 256 rows, queries times heads, share keys"),
-    flag<&Shape::few_tiles>(
-        "few_tiles", "for sm_90a, per_entry: true if there are fewer tiles of queries than SMs, and so many keys "
-                     "that blocks share them"),
-    flag<&Shape::tma>("tma", "true if TMA can load the tensors; contiguous ones if left out"),
-    ShapeRow{"load", load_widths, "bytes of one load of q, k and v; as for contiguous tensors if left out",
-             [](Shape& s, std::string_view v) { return set_bytes(s.load, v); },
-             [](const Shape& s) { return number_text(s.load); }, JsonForm::number, false},
-    ShapeRow{"store", load_widths, "bytes of one store of o; as for a contiguous tensor if left out",
-             [](Shape& s, std::string_view v) { return set_bytes(s.store, v); },
-             [](const Shape& s) { return number_text(s.store); }, JsonForm::number, false},
-    flag<&Shape::negative>("negative", "true if the scale of q . k is negative"),
-    flag<&Shape::exact>("exact", "functions within 2 ulp, f32 products as three of TF32; only for f32 if left out"),
-    flag<&Shape::offsets64>("offsets64", "true if offsets into captured tensors need more than 32 bits"),
-    flag<&Shape::unaligned_captures>("unaligned_captures",
-                                     "true if rows of a dense bias are not aligned to 16 bytes, or have fewer "
-                                     "columns than there are keys"),
-    flag<&Shape::shared_keys>("shared_keys", "for backwards on sm_90a: true if query heads share key heads (GQA, MQA)"),
-    ShapeRow{"kernel", "NAME:m=N,n=N,...", "build this kernel too, not only the chosen ones",
-             [](Shape& s, std::string_view v) {
-               s.kernel = v;
-               return !v.empty();
-             },
-             [](const Shape& s) { return s.kernel.value_or(""); }, JsonForm::text, false},
-    flag<&Shape::skeleton>("skeleton", "true: instead of kernels, skeletons that serve other mods too; for sm_90a"),
-    ShapeRow{"grads", "all, none, or names joined by +",
-             "captured tensors whose gradients a backward computes; builds with all and with none if left out",
-             [](Shape& s, std::string_view v) { return set_grads(s.grads, v); },
-             [](const Shape& s) { return s.grads.value_or(""); }, JsonForm::text, true},
-};
-
-/// The widest copy in load_widths, 4 to 16, that fits rows of this size; 0 if there is none.
+/// The widest copy, 16, 8 or 4 bytes, that fits rows of this size; 0 if there is none.
 int load_width(std::int64_t row) {
   const std::int64_t bits = row | 16, least = bits & -bits;
   return least >= 4 ? static_cast<int>(least) : 0;
 }
+int usual_load(const codegen::KernelSpec& spec) {
+  const auto in = static_cast<std::int64_t>(size_of(spec.dtype)), kept = spec.cache.fp8 ? 1 : in;
+  return load_width((spec.d * in) | (spec.d * kept) | (spec.dv * kept));
+}
+/// The kernels of a backward accept any strides of their results.
+int usual_store(const Request& request) {
+  const codegen::KernelSpec& spec = request.call.spec;
+  return request.pass == "forward" ? load_width(spec.dv * static_cast<std::int64_t>(size_of(spec.out)))
+                                   : Strides{}.store;
+}
+
+/// A size; empty if the kernels are the same without it.
+template <std::int64_t Sizes::*Size>
+std::string size_text(const Request& request) {
+  Request other = request;
+  other.sizes.*Size = Sizes{}.*Size;
+  if (other.sizes.*Size == request.sizes.*Size) return "";
+  settle(other);
+  return other.call == request.call ? "" : std::to_string(request.sizes.*Size);
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+/// The member of a request, or of its spec, that these pointers lead to.
+template <auto... Path>
+constexpr auto& field(auto& request) {
+  if constexpr (requires { (request.*....*Path); })
+    return (request.*....*Path);
+  else
+    return (request.call.spec.*....*Path);
+}
+
+template <auto... Path>
+constexpr ShapeRow row(std::string_view name, std::string_view takes, std::string_view meaning,
+                       void (*usual)(Request&) = nullptr, bool always = false, bool of_cpu = false) {
+  return {.name = name,
+          .takes = takes,
+          .meaning = meaning,
+          .set = [](Request& r, std::string_view v) { return set(field<Path...>(r), v); },
+          .text = [](const Request& r) { return text_of(field<Path...>(r)); },
+          .usual = usual,
+          .always = always,
+          .of_cpu = of_cpu};
+}
+template <std::int64_t Sizes::*Size>
+constexpr ShapeRow size(std::string_view name, std::string_view meaning) {
+  return {.name = name,
+          .takes = "a number from 1",
+          .meaning = meaning,
+          .set = [](Request& r, std::string_view v) { return set_number(r.sizes.*Size, v, compiler::max_length); },
+          .text = size_text<Size>};
+}
+
+constexpr std::array rows{
+    row<&KernelSpec::dtype>(
+        "dtype", "f32, f16, bf16 or e4m3", "of q, k and v; bf16 on GPUs and f32 on CPUs if left out",
+        [](Request& r) { r.call.spec.dtype = r.target.isa ? DType::f32 : DType::bf16; }, true, true),
+    ShapeRow{.name = "out_dtype",
+             .takes = "f32, f16 or bf16",
+             .meaning = "of o; if left out dtype, or bf16 where dtype is e4m3",
+             .set = [](Request& r, std::string_view v) { return v != "e4m3" && set(r.call.spec.out, v); },
+             .text = [](const Request& r) { return text_of(r.call.spec.out); },
+             .usual = [](Request& r) { r.call.spec.out = usual_out(r.call.spec.dtype); }},
+    row<&KernelSpec::d>("d", widths, "width of a head, at most 256 except for MLA; 128 if left out", nullptr, true),
+    row<&KernelSpec::dv>("dv", widths, "width of the values, at most 256 except for MLA; d if left out",
+                         [](Request& r) { r.call.spec.dv = r.call.spec.d; }),
+    ShapeRow{.name = "length",
+             .takes = "to_80, to_128, to_224, to_1k, to_4k or longer",
+             .meaning = "range of the sequences' lengths; builds for each if left out",
+             .set =
+                 [](Request& r, std::string_view v) {
+                   const auto length = codegen::length_named(v);
+                   r.call.length = length.value_or(codegen::Length::longer);
+                   r.each_length = false;
+                   return length.has_value();
+                 },
+             .text = [](const Request& r) { return std::string(r.each_length ? "" : codegen::name_of(r.call.length)); },
+             .usual = [](Request& r) { r.each_length = true; }},
+    row<&KernelSpec::max>("max", flags, "true if the call asks for each row's largest score"),
+    row<&KernelSpec::packed>("packed", flags, "true if sequences are packed"),
+    size<&Sizes::q_len>("q_len", "queries of the longest sequence; so many that kernels do not ask if left out"),
+    size<&Sizes::group>("group", "query heads of a key head; 1 if left out"),
+    size<&Sizes::page_size>("page_size", "rows of a page of a paged KV cache; no pages if left out"),
+    row<&KernelSpec::cache, &KvCache::fp8>("fp8_kv", flags, "true if the KV cache is FP8 (E4M3) and q is not"),
+    row<&KernelSpec::cache, &KvCache::mla>("mla", flags, "true if values are the first columns of keys 576 wide"),
+    row<&KernelSpec::cache, &KvCache::per_entry>(
+        "per_entry", flags, "true if entries have their own lengths, positions or pages; for pages and MLA if left out",
+        [](Request& r) { r.call.spec.cache.per_entry = r.call.spec.cache.mla || r.sizes.page_size > 0; }),
+    row<&KernelSpec::before>("before", flags, "true if results over other keys are merged in"),
+    row<&KernelSpec::fixed_split>("fixed_split", flags, "true if the call has a fixed split size"),
+    row<&KernelSpec::strides, &Strides::load>("load", loads,
+                                              "bytes of one load of q, k and v; as for contiguous tensors if left out",
+                                              [](Request& r) { r.call.spec.strides.load = usual_load(r.call.spec); }),
+    row<&KernelSpec::strides, &Strides::store>("store", loads,
+                                               "bytes of one store of o; as for a contiguous tensor if left out",
+                                               [](Request& r) { r.call.spec.strides.store = usual_store(r); }),
+    row<&KernelSpec::strides, &Strides::tma>(
+        "tma", flags, "true if TMA can load the tensors; true where load and store are 16 if left out",
+        [](Request& r) {
+          Strides& strides = r.call.spec.strides;
+          strides.tma = strides.load == 16 && strides.store == 16;
+        }),
+    row<&KernelSpec::negative>("negative", flags, "true if the scale of q . k is negative"),
+    row<&KernelSpec::exact>("exact", flags,
+                            "functions within 2 ulp, f32 products as three of TF32; only for f32 if left out",
+                            [](Request& r) { r.call.spec.exact = codegen::is_exact({}, r.call.spec.dtype); }),
+    row<&KernelSpec::strides, &Strides::offsets64>("offsets64", flags,
+                                                   "true if offsets into captured tensors need more than 32 bits"),
+    row<&KernelSpec::strides, &Strides::unaligned_captures>(
+        "unaligned_captures", flags,
+        "true if rows of a dense bias are not aligned to 16 bytes, or have fewer columns than there are keys"),
+    ShapeRow{.name = "kernel",
+             .takes = "NAME:m=N,n=N,...",
+             .meaning = "build this kernel too, not only the chosen ones",
+             .set =
+                 [](Request& r, std::string_view v) {
+                   if (!v.empty()) r.call.preference = {codegen::variant(v), true, ""};
+                   return !v.empty();
+                 },
+             .text = [](const Request& r) { return r.call.preference ? r.call.preference->variant.text() : ""; }},
+    row<&Request::skeleton>("skeleton", flags,
+                            "true: instead of kernels, skeletons that serve other mods too; for sm_90a"),
+    row<&Request::grads>(
+        "grads", "all, none, or names joined by +",
+        "captured tensors whose gradients a backward computes; builds with all and with none if left out", nullptr,
+        false, true),
+};
 
 constexpr std::array<std::string_view, 12> targets{"sm_80", "sm_86",    "sm_89", "sm_90a", "sm_100",     "sm_120",
                                                    "host",  "portable", "avx2",  "avx512", "avx512bf16", "amx"};
@@ -176,69 +202,26 @@ std::string option_of(const ShapeRow& row) {
   return out;
 }
 
+const ShapeRow* read_shape(Request& request, const Fields& fields) {
+  if (request.target.arch) request.call.spec.arch = *request.target.arch;
+  for (const ShapeRow& row : rows) {
+    if (row.usual) row.usual(request);
+    const auto given = fields.find(row.name);
+    if (given != fields.end() && !row.set(request, given->second)) return &row;
+  }
+  settle(request);
+  return nullptr;
+}
+
+void settle(Request& request) {
+  codegen::KernelSpec& spec = request.call.spec;
+  if (request.pass == "forward")
+    codegen::settle(spec, request.sizes);
+  else
+    spec.sharing = codegen::sharing_of_backward(spec.arch, request.sizes.group);
+}
+
 DType usual_out(DType of) { return of == DType::e4m3 ? DType::bf16 : of; }
-
-KernelSpec spec_of(const Shape& shape, int arch) {
-  KernelSpec out{
-      .arch = arch, .dtype = shape.dtype.value_or(DType::bf16), .d = shape.d, .dv = shape.dv.value_or(shape.d)};
-  out.out = shape.out_dtype.value_or(usual_out(out.dtype));
-  out.max = shape.max;
-  out.packed = shape.packed;
-  out.heads = static_cast<int>(shape.heads);
-  out.decode = shape.decode;
-  out.per_entry = shape.per_entry || shape.paged || shape.mla;
-  out.paged = shape.paged;
-  out.fp8_kv = shape.fp8_kv;
-  out.before = shape.before;
-  out.fixed_split = shape.fixed_split;
-  out.mla = shape.mla;
-  out.row_blocks = static_cast<int>(shape.row_blocks);
-  out.few_queries = shape.few_queries;
-  out.few_tiles = shape.few_tiles;
-  const auto in = static_cast<std::int64_t>(size_of(out.dtype)), written = static_cast<std::int64_t>(size_of(out.out)),
-             kept = out.fp8_kv ? 1 : in;
-  const std::int64_t rows_of_in = (out.d * in) | (out.d * kept) | (out.dv * kept);
-  out.load = shape.load.value_or(load_width(rows_of_in));
-  out.store = shape.store.value_or(load_width(out.dv * written));
-  out.tma = shape.tma.value_or(out.load == 16 && out.store == 16);
-  out.page_rows = codegen::box_rows(out, shape.page_rows);
-  out.scale_positive = !shape.negative;
-  out.exact = codegen::is_exact(shape.exact, out.dtype);
-  out.offsets64 = shape.offsets64;
-  out.unaligned_captures = shape.unaligned_captures;
-  out.shared_keys = shape.shared_keys;
-  return out;
-}
-
-Shape shape_of(const KernelSpec& spec, codegen::Length length) {
-  Shape out{.dtype = spec.dtype, .d = spec.d, .length = length};
-  if (spec.out != usual_out(spec.dtype)) out.out_dtype = spec.out;
-  if (spec.dv != spec.d) out.dv = spec.dv;
-  out.max = spec.max;
-  out.packed = spec.packed;
-  out.heads = spec.heads;
-  out.decode = spec.decode;
-  out.per_entry = spec.per_entry;
-  out.paged = spec.paged;
-  out.fp8_kv = spec.fp8_kv;
-  out.before = spec.before;
-  out.fixed_split = spec.fixed_split;
-  out.mla = spec.mla;
-  if (spec.page_rows) out.page_rows = spec.page_rows;
-  out.row_blocks = spec.row_blocks;
-  out.few_queries = spec.few_queries;
-  out.few_tiles = spec.few_tiles;
-  out.negative = !spec.scale_positive;
-  out.offsets64 = spec.offsets64;
-  out.unaligned_captures = spec.unaligned_captures;
-  out.shared_keys = spec.shared_keys;
-  const KernelSpec usual = spec_of(out, spec.arch);
-  if (usual.load != spec.load) out.load = spec.load;
-  if (usual.store != spec.store) out.store = spec.store;
-  if (usual.exact != spec.exact) out.exact = spec.exact;
-  if (spec_of(out, spec.arch).tma != spec.tma) out.tma = spec.tma;
-  return out;
-}
 
 bool is_known_arch(int arch) {
   return std::ranges::find(codegen::multiprocessors(), arch, &codegen::Multiprocessor::arch) !=

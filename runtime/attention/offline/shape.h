@@ -1,57 +1,19 @@
-// runtime/attention/offline/shape.h — the calls that a kernel is for, as commands, manifests and records write them
+// runtime/attention/offline/shape.h — requests for kernels: calls as commands, manifests and records write them, field
+// by field
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "codegen/choose/choose.h"
+#include "codegen/choose/call_choices.h"
 #include "codegen/isa.h"
+#include "runtime/attention/offline/written.h"
 
 namespace attune::runtime {
-
-/// Fields left out have the values for contiguous tensors and a positive scale.
-struct Shape {
-  std::optional<DType> dtype{}, out_dtype{};
-  std::int64_t d = 128;
-  std::optional<std::int64_t> dv{};
-  std::optional<codegen::Length> length{};  ///< none: kernels for each length
-  bool max = false, packed = false, negative = false, offsets64 = false, unaligned_captures = false,
-       shared_keys = false;
-  std::int64_t heads = 1;
-  bool decode = false, per_entry = false, paged = false, fp8_kv = false, before = false, fixed_split = false,
-       mla = false, few_queries = false, few_tiles = false;
-  std::int64_t page_rows = 64, row_blocks = 1;
-  std::optional<bool> tma{}, exact{};
-  std::optional<int> load{}, store{};
-  std::optional<std::string> kernel{};
-  bool skeleton = false;               ///< instead of kernels, what mods are spliced into
-  std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none
-  bool operator==(const Shape&) const = default;
-};
-
-/// One row per field. Options, keys, texts of Errors and the docs are generated from these rows.
-struct ShapeRow {
-  std::string_view name;                              ///< name in JSON; the option has - instead of _
-  std::string_view takes;                             ///< the accepted values, in words
-  std::string_view meaning;                           ///< includes the default
-  bool (*set)(Shape& shape, std::string_view value);  ///< false: not a valid value
-  std::string (*text)(const Shape& shape);            ///< empty: the field is left out
-  enum class JsonForm : std::uint8_t { text, number, flag } json;
-  bool of_cpu;  ///< true if the field matters to CPU kernels too
-};
-std::span<const ShapeRow> shape_rows();
-std::string option_of(const ShapeRow& row);
-
-/// The default type of o. There is no o of e4m3.
-DType usual_out(DType of);
-
-/// For GPU kernels. `arch` as in codegen.
-codegen::KernelSpec spec_of(const Shape& shape, int arch);
-/// The shape of such calls, with as few fields set as possible.
-Shape shape_of(const codegen::KernelSpec& spec, codegen::Length length);
 
 /// The target of a kernel: sm_90a, avx512.
 struct TargetName {
@@ -65,5 +27,43 @@ std::optional<TargetName> target_named(std::string_view name);
 std::string name_of(const TargetName& target);
 /// Some GPU targets and all CPU targets, for help and advice.
 std::span<const std::string_view> known_targets();
+
+/// A Mod as it is written, and a kind of calls to compile it for.
+struct Request {
+  Written mod{};
+  TargetName target{};
+  std::string pass = "forward";
+  codegen::CallSpec call{};            ///< on CPUs only its dtype matters; `backward` is what `grads` says
+  codegen::Sizes sizes{};              ///< from which settle() fills in the call
+  bool each_length = false;            ///< kernels for each length, instead of those for the call's
+  std::optional<std::string> grads{};  ///< of captures: all, none, or names joined by +. Left out: both all and none
+  bool skeleton = false;               ///< instead of kernels, what mods are spliced into
+};
+
+/// A field of a request. Options, keys, texts of Errors and the docs are generated from these rows. Fields that are
+/// left out are as in contiguous tensors, with a positive scale.
+struct ShapeRow {
+  std::string_view name;                                  ///< name in JSON; the option has - instead of _
+  std::string_view takes;                                 ///< the accepted values, in words
+  std::string_view meaning;                               ///< includes the default
+  bool (*set)(Request& request, std::string_view value);  ///< false: not a valid value
+  std::string (*text)(const Request& request);            ///< empty: the field is left out
+  /// Sets the value that is meant if it is left out, from the fields before it. Null: that of a Request{}.
+  void (*usual)(Request& request) = nullptr;
+  bool always = false;  ///< written even if it could be left out
+  bool of_cpu = false;  ///< true if the field matters to CPU kernels too
+};
+std::span<const ShapeRow> shape_rows();
+std::string option_of(const ShapeRow& row);
+
+/// Values of fields, by the rows' names.
+using Fields = std::map<std::string, std::string, std::less<>>;
+/// Fills in a request whose target and pass are known. Returns the row whose value is not valid; null if all are.
+const ShapeRow* read_shape(Request& request, const Fields& fields);
+/// Fills in what follows from the sizes.
+void settle(Request& request);
+
+/// The default type of o. There is no o of e4m3.
+DType usual_out(DType of);
 
 }  // namespace attune::runtime

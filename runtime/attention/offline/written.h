@@ -25,6 +25,7 @@ struct Written {
   std::optional<std::string> bare{};  ///< an expression without an option, if a verb takes one
   std::vector<std::string> lets{}, captures{}, params{};
 
+  bool operator==(const Written&) const = default;
   /// True if there is an expression.
   bool given() const { return bare || score || mask || prob || sink; }
 };

@@ -125,7 +125,9 @@ class BackwardRun {
   bool asks_keys() const { return call_.dk.given() || call_.dv.given() || !captured_.empty(); }
   bool asks_queries() const { return call_.dq.given() || !captured_.empty(); }
   PairKernel chosen(Way way) const { return {key(way), of_, stream_}; }
-  KernelKey key(Way way) const { return backward_key(way, device_, of_, asked_, means_); }
+  KernelKey key(Way way) const {
+    return {.device = device_.index, .way = way, .call = of_way(asked_, way), .mod = of_.mod.digest};
+  }
   Held<Kernel> plain(const codegen::Companion& what, const codegen::RowsSpec& spec) const {
     return loaded_plain(device_.index, what.name, spec, stream_, &of_.mod.mod, of_.purpose);
   }
@@ -223,7 +225,7 @@ class BackwardRun {
 BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means)
     : of_(of), call_(of.backward()), p_(of.problem), means_(means), device_(device),
       stream_(static_cast<cu::Stream>(means.stream)), captured_(captured_of(of.args, call_)),
-      asked_(backward_call_spec(device, of, captured_)) {
+      asked_(backward_call_spec(device, of, captured_, means)) {
   if (!asks_keys() && !asks_queries()) return;
   // The requested kernel may be a kernel for one part of the backward.
   const bool may_be_whole = !means.preference || codegen::takes(*means.preference, Way::backward);
@@ -263,12 +265,12 @@ void BackwardRun::choose_parts() {
 void BackwardRun::load_at_once(bool may_be_whole) const {
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream_) || !objects().jit()) return;
-  const codegen::KernelSpec spec = codegen::backward_spec(asked_.spec);
-  const codegen::GpuParts parts = codegen::gpu_parts(of_.mod, spec.scale_positive, &*asked_.backward, false);
+  const codegen::GpuParts parts = codegen::parts_of(of_.mod, asked_, Way::backward);
   const bool of_o = parts.gradient->delta_of_o, stores = may_be_whole && parts.gradient->ds;
   std::vector<std::function<void()>> loads;
   const auto walker = [&](Way way) { loads.emplace_back([&, way] { chosen(way); }); };
-  if (may_be_whole && codegen::ways_of_backward(spec, parts.facts).front() == Way::backward) {
+  if (may_be_whole &&
+      codegen::ways_of_backward(codegen::backward_spec(asked_.spec), parts.facts).front() == Way::backward) {
     walker(Way::backward);
   } else {
     if (asks_keys()) walker(Way::keys);
@@ -628,10 +630,14 @@ Forward first_forward(const Call& backward, void* o, void* lse, void* max) {
           .params = call.params};
 }
 
-codegen::CallSpec backward_call_spec(const Call& call) {
+codegen::CallSpec call_spec(const Call& call) {
+  const Facts& device = facts(call.q().device.index);
+  if (call.is_forward()) {
+    check_outputs(call.forward());
+    return forward_call_spec(device, call, {});
+  }
   const ReadableBackward readable(call);
-  return backward_call_spec(facts(call.backward().q.device.index), readable.call(),
-                            captured_of(call.args, call.backward()));
+  return backward_call_spec(device, readable.call(), captured_of(call.args, call.backward()), {});
 }
 
 std::vector<KernelStory> backward_story(const Call& call, const Means& means) {

@@ -73,14 +73,6 @@ codegen::Variant forward_variant(const Call& call, const Means& means) {
       loaded_kernel(forward_key(device, call, means), call.mod, stream, call.purpose)->choice.plan);
 }
 
-KernelWants forward_wants(const Call& call) {
-  check_outputs(call.forward());
-  const KernelKey key = forward_key(facts(call.forward().q.device.index), call, {});
-  const codegen::GpuParts parts = codegen::forward_parts(call.mod, key.spec);
-  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
-  return {key.spec, parts.facts, kind, tuned_key(facts(key.device).name, key.spec, kind)};
-}
-
 namespace {
 
 using compiler::Layout, compiler::Problem;

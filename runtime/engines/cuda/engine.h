@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "codegen/choose/call_choices.h"
-#include "runtime/engines/cuda/kernels/tuned.h"
 #include "runtime/engines/engine.h"
 
 namespace attune::runtime::cuda {
@@ -33,17 +32,11 @@ std::shared_ptr<const detail::DeviceCover> cover(const Call& call, const Means& 
 std::size_t cover_bytes(const Call& call, const Means& means);
 /// Enqueues the copies of new rows on the stream.
 void append(const Append& call, const compiler::Problem& problem, void* stream);
-/// The properties of a call that choose its kernel.
-struct KernelWants {
-  codegen::KernelSpec spec;
-  Traits facts;
-  codegen::CallKind kind;
-  TunedKey key;
-};
-KernelWants forward_wants(const Call& call);
 /// The kernel of a forward; compiles and loads it.
 codegen::Variant forward_variant(const Call& call, const Means& means);
-/// What the kernels of a backward are chosen by.
-codegen::CallSpec backward_call_spec(const Call& call);
+/// What the kernels of a call are chosen by.
+codegen::CallSpec call_spec(const Call& call);
+/// The call's sizes that they depend on.
+codegen::Sizes sizes_of(const Call& call);
 
 }  // namespace attune::runtime::cuda

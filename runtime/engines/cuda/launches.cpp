@@ -88,7 +88,7 @@ void Launches::after(const LoadedKernel& kernel, const LaunchCall& call, void* a
 
 std::vector<std::byte> user_of(const Call& of, const LoadedKernel& kernel) {
   return codegen::user_bytes(of.mod.mod, of.args.captures, of.args.params, static_cast<float>(of.problem.scale),
-                             kernel.choice.plan.spec.offsets64);
+                             kernel.choice.plan.spec.strides.offsets64);
 }
 
 Starts starts_of(Workspace& space, Launches* out, cu::Stream stream, const compiler::Problem& p,

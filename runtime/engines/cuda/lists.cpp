@@ -18,7 +18,7 @@ CoverLists::CoverLists(const codegen::KernelPlan& plan, const compiler::Cover& c
   const std::int64_t q_tiles = ceil_div(p.q.length, m), kv_tiles = ceil_div(p.kv.length, n);
   rows = what == CoverForm::of_queries ? q_tiles : kv_tiles;
   blocks = what == CoverForm::of_keys ? kv_tiles : q_tiles;
-  if (cover.by_batch || p.q.packed() || plan.spec.per_entry) batches = static_cast<int>(p.batch);
+  if (cover.by_batch || p.q.packed() || plan.spec.cache.per_entry) batches = static_cast<int>(p.batch);
   if (cover.by_head) heads = static_cast<int>(p.q_heads);
   // A row of lists also has scratch space, and two more ints, because kernels read ahead of the tile that they visit.
   stride = static_cast<int>(what == CoverForm::visits ? q_tiles
@@ -55,7 +55,7 @@ std::string difference(const detail::DeviceCover& made, const Facts& device, con
                        const compiler::LoweredMod& lowered, const compiler::Args& args, const Problem& p) {
   const compiler::Mod& mod = lowered.mod;
   if (p.q.packed()) return "it is for dense tensors, and the sequences of this call are packed";
-  if (kernel.choice.plan.spec.per_entry)
+  if (kernel.choice.plan.spec.cache.per_entry)
     return "it is for entries that are alike, and those of this call have their own lengths, positions or pages";
   if (made.device != device.index)
     return fmt::format("its lists are on cuda:{}, and q is on cuda:{}", made.device, device.index);

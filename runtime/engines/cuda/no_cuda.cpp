@@ -34,9 +34,8 @@ std::vector<KernelStory> backward_story(const Call&, const Means&) { refuse(); }
 Forward first_forward(const Call&, void*, void*, void*) { refuse(); }
 std::shared_ptr<const detail::DeviceCover> cover(const Call&, const Means&) { refuse(); }
 std::size_t cover_bytes(const Call&, const Means&) { refuse(); }
-KernelWants forward_wants(const Call&) { refuse(); }
 codegen::Variant forward_variant(const Call&, const Means&) { refuse(); }
-codegen::CallSpec backward_call_spec(const Call&) { refuse(); }
+codegen::CallSpec call_spec(const Call&) { refuse(); }
 void append(const Append&, const compiler::Problem&, void*) { refuse(); }
 int device_count() { return 0; }
 const Facts& facts(int) { refuse(); }

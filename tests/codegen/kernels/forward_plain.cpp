@@ -24,7 +24,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (spec.dtype != DType::f32 || spec.out != DType::f32)
     return fmt::format("it takes f32, and q holds {}", name_of(spec.dtype));
   if (spec.packed || spec.max || facts.has_sink) return "it takes neither packed sequences, maxima nor sinks";
-  if (spec.per_entry || spec.before || spec.fixed_split) return "it takes plain calls alone";
+  if (spec.cache.per_entry || spec.before || spec.fixed_split) return "it takes plain calls alone";
   return {};
 }
 

@@ -289,12 +289,12 @@ void record_chosen(const compiler::Mod& mod, const Considered& all, int arch) {
 
 }  // namespace
 
-Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
-                    const codegen::Preference* preference, Compiles what, codegen::Kernels among,
-                    const Purpose* purpose) {
+Considered consider(const codegen::GpuParts& parts, const codegen::CallSpec& call, codegen::Kernels among,
+                    Compiles what, const Purpose* purpose) {
   const Waits waits;
   const bool all = what == Compiles::all;
-  codegen::KernelChoices choices = codegen::choose(spec, parts.facts, kind, preference, among);
+  codegen::KernelChoices choices = codegen::choose(call.spec, parts.facts, codegen::call_kind(parts, call.length),
+                                                   call.preference ? &*call.preference : nullptr, among);
   Considered out;
   if (!choices.refused.empty()) out.story.push_back(std::move(choices.refused));
   out.story.insert(out.story.end(), choices.story.begin(), choices.story.end());
@@ -326,8 +326,8 @@ Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kin
   if (splicing_of(parts, taken.choice.plan, compiled_for(what)) != Splicing::never && !taken.binary->made.empty())
     out.made = taken.binary->made == "spliced" ? "the mod was put into the tile's skeleton"
                                                : "compiled as a whole: " + taken.binary->made;
-  if (dumps()) dump_candidates(parts, out, spec.arch);
-  if (wants(Fact::chosen)) record_chosen(parts.mod(), out, spec.arch);
+  if (dumps()) dump_candidates(parts, out, call.spec.arch);
+  if (wants(Fact::chosen)) record_chosen(parts.mod(), out, call.spec.arch);
   return out;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose/choose.h"
+#include "codegen/choose/call_choices.h"
 #include "codegen/choose/companion.h"
 #include "runtime/machine/cache/objects.h"
 #include "runtime/platform/nvidia/nvrtc.h"
@@ -78,10 +78,9 @@ enum class Compiles : std::uint8_t {
   last_tier,        ///< as with_companions, to take over from a first tier
   all,              ///< the candidates after the chosen one too, to be shown
 };
-/// `preference` may be null. With compiling off, it chooses among the available candidates, and throws an Error if
-/// there is none. `purpose`: the call that needs the kernel; may be null.
-Considered consider(const codegen::GpuParts& parts, const codegen::CallKind& kind, const codegen::KernelSpec& spec,
-                    const codegen::Preference* preference, Compiles what = Compiles::chosen,
-                    codegen::Kernels among = codegen::kernels(), const Purpose* purpose = nullptr);
+/// `call`: of the way whose kernels are `among`. With compiling off, it chooses among the available candidates, and
+/// throws an Error if there is none. `purpose`: the call that needs the kernel; may be null.
+Considered consider(const codegen::GpuParts& parts, const codegen::CallSpec& call, codegen::Kernels among,
+                    Compiles what = Compiles::chosen, const Purpose* purpose = nullptr);
 
 }  // namespace attune::runtime::cuda

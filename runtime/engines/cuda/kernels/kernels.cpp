@@ -174,28 +174,25 @@ std::shared_ptr<Later> successor_of(const KernelKey& key, const compiler::Lowere
 LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, const Purpose* purpose, Compiles what) {
   const compiler::Mod& mod = lowered.mod;
   const bool forward = key.way == codegen::Way::forward;
-  const codegen::GpuParts parts = forward ? codegen::forward_parts(lowered, key.spec)
-                                          : codegen::gpu_parts(lowered, key.spec.scale_positive, &key.wanted,
-                                                               key.way == codegen::Way::keys);
+  codegen::CallSpec call = key.call;
+  const codegen::KernelSpec& spec = call.spec;
+  const codegen::GpuParts parts = codegen::parts_of(lowered, call, key.way);
   LoadedKernel out;
   if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
-  const auto refuses = [&](const codegen::KernelDescriptor* one) {
-    return !one->why_not(key.spec, parts.facts).empty();
-  };
+  const auto refuses = [&](const codegen::KernelDescriptor* one) { return !one->why_not(spec, parts.facts).empty(); };
   // Other kernels then compute the backward. A forward has no alternative: choose() reports the reason.
   if (!forward && std::ranges::all_of(codegen::kernels(key.way), refuses)) {
     for (const codegen::KernelDescriptor* one : codegen::kernels(key.way))
-      out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(key.spec, parts.facts)));
+      out.story.push_back(fmt::format("not {}: {}", one->name, one->why_not(spec, parts.facts)));
     return out;
   }
-  const codegen::CallKind kind = codegen::call_kind(parts, key.length);
   Remembered found;
   // Measurements of prefill do not apply to decode.
-  if (forward && !key.preference && !key.spec.decode)
-    found = remembered(tuned_key(facts(key.device).name, key.spec, kind));
-  const std::optional<codegen::Preference>& preference = key.preference ? key.preference : found.preference;
-  Considered all = consider(parts, kind, key.spec, preference ? &*preference : nullptr, what, codegen::kernels(key.way),
-                            purpose);
+  if (forward && !call.preference && !spec.sharing.decode()) {
+    found = remembered(tuned_key(facts(key.device).name, parts, call));
+    call.preference = std::move(found.preference);
+  }
+  Considered all = consider(parts, call, codegen::kernels(key.way), what, purpose);
   const Candidate& chosen = all.candidates[all.chosen];
   out.kernel = load(*chosen.binary, key.device, chosen.choice.shared_bytes);
   out.choice = chosen.choice;
@@ -205,10 +202,10 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const codegen::KernelPlan& plan = out.choice.plan;
   for (const codegen::Companion* one : codegen::companions_of(parts, plan)) {
     const codegen::Source source = companion_source_of(*one, parts, plan);
-    const KernelOf of{.mod = &mod, .kernel = source.name, .arch = key.spec.arch, .purpose = purpose};
+    const KernelOf of{.mod = &mod, .kernel = source.name, .arch = spec.arch, .purpose = purpose};
     out.companions.push_back({one, load(*binary_of(source, of), key.device, 0)});
   }
-  if (preference && !preference->origin.empty()) out.story.push_back(preference->origin);
+  if (call.preference && !call.preference->origin.empty()) out.story.push_back(call.preference->origin);
   out.story.insert(out.story.end(), all.story.begin(), all.story.end());
   out.made = std::move(all.made);
   for (std::size_t i = 0; i < all.chosen; ++i)
@@ -226,7 +223,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
 
 /// For a call that asks for a certain kernel, such as one of attune tune, and for threads whose device may be gone
 /// later, there is one tier.
-bool has_tiers(const KernelKey& key) { return options().tiers && !key.preference && !platform_of_thread(); }
+bool has_tiers(const KernelKey& key) { return options().tiers && !key.call.preference && !platform_of_thread(); }
 
 constexpr const char* by_preparing = "call Attention::prepare before the capture";
 
@@ -302,8 +299,8 @@ namespace {
 auto& kept_kernels() {
   struct Hash {
     std::size_t operator()(const KernelKey& key) const {
-      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.spec.d) +
-             17 * static_cast<std::size_t>(key.length) + 5 * static_cast<std::size_t>(key.device);
+      return ir::DigestHash()(key.mod) + static_cast<std::size_t>(key.call.spec.d) +
+             17 * static_cast<std::size_t>(key.call.length) + 5 * static_cast<std::size_t>(key.device);
     }
   };
   using All = Single<KernelKey, LoadedKernel, Hash>;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choose/choose.h"
+#include "codegen/choose/call_choices.h"
 #include "codegen/choose/companion.h"
 #include "codegen/facts/parts.h"
 #include "codegen/source/source.h"
@@ -109,14 +109,12 @@ struct LoadedKernel {
 
 KernelStory story_of(const LoadedKernel& kernel);
 
+/// The kernel of one way of a call on a device.
 struct KernelKey {
   int device = 0;
   codegen::Way way = codegen::Way::forward;
-  codegen::KernelSpec spec;
+  codegen::CallSpec call{};  ///< of_way()
   ir::Digest mod;
-  codegen::Length length = codegen::Length::longer;
-  std::optional<codegen::Preference> preference{};  ///< none: the choice of attune tune, if there is one
-  codegen::Wanted wanted{};  ///< for a backward: captured tensors whose gradients are requested, by slot
   auto operator<=>(const KernelKey&) const = default;
 };
 

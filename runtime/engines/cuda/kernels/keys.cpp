@@ -14,6 +14,13 @@ namespace attune::runtime::cuda {
 
 using compiler::Args, compiler::Problem;
 
+codegen::Sizes sizes_of(const Call& of) {
+  const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
+  return {.q_len = whole.q.length,
+          .group = p.group,
+          .page_size = of.is_forward() && p.kv.paged() ? of.forward().k.shape[2] : 0};
+}
+
 namespace {
 
 /// The most workspace for keys and values that are copied out of their pages.
@@ -37,15 +44,13 @@ bool has_few_tiles(int heads, const Problem& p, const Facts& device, const Means
 
 }  // namespace
 
-KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
+codegen::CallSpec forward_call_spec(const Facts& device, const Call& of, const Means& means) {
   const Forward& call = of.forward();
-  const Problem& p = of.problem;
+  const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
   const bool mla = codegen::is_mla(p.d, p.dv, compiler::values_within_keys(call.k, call.v));
-  const Problem& whole = of.whole ? *of.whole : p;
   // In MLA, TMA loads only q and k.
   const bool tma = has_boxes(call.q) && has_boxes(call.k) && (mla || (has_boxes(call.v) && has_boxes(call.o)));
-  KernelKey key{
-      .device = device.index,
+  codegen::CallSpec out{
       .spec = {.arch = device.arch(),
                .dtype = call.q.dtype,
                .out = call.o.dtype,
@@ -53,29 +58,23 @@ KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
                .dv = p.dv,
                .max = call.max.given(),
                .packed = p.q.packed(),
-               .per_entry = is_per_entry(call, p) || mla,
-               .paged = p.kv.paged(),
-               .fp8_kv = call.k.dtype != call.q.dtype,
+               .cache = {.per_entry = is_per_entry(call, p), .fp8 = call.k.dtype != call.q.dtype, .mla = mla},
                .before = call.o_before.given(),
                .fixed_split = call.fixed_split_size != 0,
-               .mla = mla,
-               .row_blocks = mla ? codegen::row_blocks(whole.q.length * p.group, p.q.packed()) : 1,
-               .heads = mla ? codegen::mla_heads_to_share(p.group) : codegen::heads_to_share(whole.q.length, p.group),
-               .decode = !mla && codegen::is_decode(whole.q.length, p.group),
-               .tma = tma,
-               .load = copied_bytes({&call.q, &call.k, &call.v}),
-               .store = stored_bytes(call.o),
-               .scale_positive = static_cast<float>(p.scale) > 0,
-               .exact = codegen::is_exact(of.exact, call.q.dtype),
-               .offsets64 = codegen::reach_far(of.args.captures)},
-      .mod = of.mod.digest,
+               .strides = {.tma = tma,
+                           .load = copied_bytes({&call.q, &call.k, &call.v}),
+                           .store = stored_bytes(call.o),
+                           .offsets64 = codegen::reach_far(of.args.captures)},
+               .negative = !(static_cast<float>(p.scale) > 0),
+               .exact = codegen::is_exact(of.exact, call.q.dtype)},
       .length = codegen::length_of(whole.q.length, whole.kv.length)};
-  key.spec.page_rows = codegen::box_rows(key.spec, p.kv.paged() ? call.k.shape[2] : 0);
-  key.spec.few_queries = codegen::are_few(key.spec, whole.q.length, p.group) ||
-                         (key.spec.page_rows > 0 && gathered_bytes(call, p) > most_gathered);
-  key.spec.few_tiles = codegen::may_split_keys(key.spec) && has_few_tiles(key.spec.heads, whole, device, means);
-  if (means.preference) key.preference = *means.preference;
-  return key;
+  codegen::KernelSpec& spec = out.spec;
+  codegen::settle(spec, sizes_of(of));
+  if (codegen::may_prepare(spec) && spec.cache.paged() && gathered_bytes(call, p) > most_gathered)
+    spec.sharing.rows = codegen::QueryRows::few;
+  spec.sharing.few_tiles = codegen::may_split_keys(spec) && has_few_tiles(spec.sharing.heads, whole, device, means);
+  if (means.preference) out.preference = *means.preference;
+  return out;
 }
 
 std::vector<Captured> captured_of(const Args& args, const Backward& call) {
@@ -97,38 +96,29 @@ codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured) {
   return out;
 }
 
-codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured) {
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured,
+                                     const Means& means) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
-  return {.spec = {.arch = device.arch(),
-                   .dtype = call.q.dtype,
-                   .out = call.o.given() ? call.o.dtype : DType::f32,
-                   .d = p.d,
-                   .dv = p.dv,
-                   .packed = p.q.packed(),
-                   .tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
-                   .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
-                   .scale_positive = static_cast<float>(p.scale) > 0,
-                   .exact = codegen::is_exact(of.exact, call.q.dtype),
-                   .offsets64 = codegen::reach_far(of.args.captures),
-                   .unaligned_captures = of.mod.dense &&
-                                         codegen::has_unaligned_rows(of.args.captures[*of.mod.dense], p.kv.length),
-                   .shared_keys = device.arch() == 90 && p.group > 1},  // for Hopper's kernel alone
-          .length = codegen::length_of(whole.q.length, whole.kv.length),
-          .backward = wanted_of(of, captured)};
-}
-
-KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
-                       const Means& means) {
-  KernelKey key{.device = device.index,
-                .way = way,
-                .spec = codegen::backward_spec(asked.spec),
-                .mod = of.mod.digest,
-                .length = asked.length,
-                .preference = {},
-                .wanted = *asked.backward};
-  if (means.preference && codegen::takes(*means.preference, way)) key.preference = *means.preference;
-  return key;
+  codegen::CallSpec out{
+      .spec = {.arch = device.arch(),
+               .dtype = call.q.dtype,
+               .out = call.o.given() ? call.o.dtype : DType::f32,
+               .d = p.d,
+               .dv = p.dv,
+               .packed = p.q.packed(),
+               .sharing = codegen::sharing_of_backward(device.arch(), p.group),
+               .strides = {.tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
+                           .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
+                           .offsets64 = codegen::reach_far(of.args.captures),
+                           .unaligned_captures = of.mod.dense && codegen::has_unaligned_rows(
+                                                                     of.args.captures[*of.mod.dense], p.kv.length)},
+               .negative = !(static_cast<float>(p.scale) > 0),
+               .exact = codegen::is_exact(of.exact, call.q.dtype)},
+      .length = codegen::length_of(whole.q.length, whole.kv.length),
+      .backward = wanted_of(of, captured)};
+  if (means.preference) out.preference = *means.preference;
+  return out;
 }
 
 }  // namespace attune::runtime::cuda
@@ -147,11 +137,8 @@ codegen::CallSpec call_spec(const compiler::LoweredMod& lowered, const What& ask
                   .problem = problem,
                   .what = asked,
                   .exact = exact};
-  if (call.is_forward()) {
-    const cuda::KernelKey key = cuda::forward_key(device, call, {});
-    return {.spec = key.spec, .length = key.length};
-  }
-  return cuda::backward_call_spec(device, call, cuda::captured_of(call.args, call.backward()));
+  return call.is_forward() ? cuda::forward_call_spec(device, call, {})
+                           : cuda::backward_call_spec(device, call, cuda::captured_of(call.args, call.backward()), {});
 }
 
 }  // namespace attune::runtime

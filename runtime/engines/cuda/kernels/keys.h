@@ -11,7 +11,11 @@
 
 namespace attune::runtime::cuda {
 
-KernelKey forward_key(const Facts& device, const Call& of, const Means& means);
+/// What the kernel of a forward is chosen by.
+codegen::CallSpec forward_call_spec(const Facts& device, const Call& of, const Means& means);
+inline KernelKey forward_key(const Facts& device, const Call& of, const Means& means) {
+  return {.device = device.index, .call = forward_call_spec(device, of, means), .mod = of.mod.digest};
+}
 
 /// A captured tensor whose gradient is requested: all slots that hold the tensor.
 struct Captured {
@@ -22,9 +26,8 @@ struct Captured {
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
 codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured);
 /// What the kernels of a backward are chosen by. `captured`: from captured_of().
-codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured);
-KernelKey backward_key(codegen::Way way, const Facts& device, const Call& of, const codegen::CallSpec& asked,
-                       const Means& means);
+codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured,
+                                     const Means& means);
 
 }  // namespace attune::runtime::cuda
 

@@ -125,14 +125,14 @@ Json json_of(const TunedKey& key, const Tuned& row) {
 
 }  // namespace
 
-TunedKey tuned_key(const std::string& device, const codegen::KernelSpec& spec, const codegen::CallKind& kind) {
+TunedKey tuned_key(const std::string& device, const codegen::GpuParts& parts, const codegen::CallSpec& call) {
   return {.device = device,
-          .arch = spec.arch,
-          .dtype = spec.dtype,
-          .d = spec.d,
-          .dv = spec.dv,
-          .kind = kind,
-          .exact = spec.exact};
+          .arch = call.spec.arch,
+          .dtype = call.spec.dtype,
+          .d = call.spec.d,
+          .dv = call.spec.dv,
+          .kind = codegen::call_kind(parts, call.length),
+          .exact = call.spec.exact};
 }
 
 TunedTable parse_tuned(std::string_view text) {

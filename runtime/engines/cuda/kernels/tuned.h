@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/choose/choose.h"
+#include "codegen/choose/call_choices.h"
 
 namespace attune::runtime::cuda {
 
@@ -23,7 +23,7 @@ struct TunedKey {
   auto operator<=>(const TunedKey&) const = default;
 };
 /// device: its name in the driver.
-TunedKey tuned_key(const std::string& device, const codegen::KernelSpec& spec, const codegen::CallKind& kind);
+TunedKey tuned_key(const std::string& device, const codegen::GpuParts& parts, const codegen::CallSpec& call);
 struct Tuned {
   codegen::Variant variant;
   double tflops = 0, usual_tflops = 0;  ///< the kernel's own, and that of the kernel that is chosen without tuning

@@ -26,7 +26,7 @@ bool is_unaligned(const std::string& score) {
   const auto rows = [&] { return tensor(DType::bf16, {1, 2, 300, 64}); };
   const Backward call{
       .q = rows(), .k = rows(), .v = rows(), .grad_o = rows(), .dq = rows(), .dk = rows(), .dv = rows()};
-  return call_spec(compiler::lower(attention), call, 90).spec.unaligned_captures;
+  return call_spec(compiler::lower(attention), call, 90).spec.strides.unaligned_captures;
 }
 
 }  // namespace

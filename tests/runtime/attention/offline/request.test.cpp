@@ -2,8 +2,10 @@
 // depends on
 #include "runtime/attention/offline/request.h"
 
-#include <algorithm>
-#include <utility>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <attune/attune.h>
 
@@ -32,7 +34,7 @@ Request asked(const Attention& attention) {
 /// What NVRTC would get for a call.
 std::string content(const Attention& attention, codegen::KernelSpec spec = {}) {
   const compiler::LoweredMod lowered = compiler::lower(attention);
-  const codegen::GpuParts parts = codegen::gpu_parts(lowered, spec.scale_positive);
+  const codegen::GpuParts parts = codegen::gpu_parts(lowered, !spec.negative);
   const auto kind = codegen::call_kind(parts, codegen::Length::longer);
   const codegen::KernelChoices all = codegen::choose(spec, parts.facts, kind);
   return cuda::asked(codegen::kernel_source(parts, all.choices[0].plan)).content;
@@ -51,107 +53,155 @@ TEST_CASE("a call is a line of JSON, words and a command", "[request]") {
       .mask = [=](At at) { return at.kv <= at.q + ahead && nameless[at.q] == nameless[at.kv]; },
       .sink = [=](SinkAt at) { return f32(at.head) / 2; }};
   Request request = asked(attention);
-  request.target = "sm_90a";
-  request.shape = shape_of({.dtype = DType::f16,
-                            .out = DType::f32,
-                            .d = 20,
-                            .dv = 64,
-                            .max = true,
-                            .tma = false,
-                            .load = 4,
-                            .store = 16,
-                            .scale_positive = false},
-                           codegen::Length::to_4k);
+  request.target.arch = 90;
+  request.call = {.spec = {.dtype = DType::f16,
+                           .out = DType::f32,
+                           .d = 20,
+                           .dv = 64,
+                           .max = true,
+                           .strides = {.tma = false, .load = 4, .store = 16},
+                           .negative = true},
+                  .length = codegen::Length::to_4k};
   std::string all = json_line(request) + "\n" + in_words(request) + "\n" + compile_command(request, "it's.attune") +
                     "\n";
   request = asked({});
-  request.target = "avx512";
+  request.target.isa = codegen::Isa::avx512;
   request.pass = "backward";
-  request.shape.dtype = DType::bf16;
-  request.shape.grads = "none";
+  request.call.spec.dtype = DType::bf16;
+  request.grads = "none";
   all += json_line(request) + "\n" + in_words(request) + "\n" + compile_command(request, "kernels.attune") + "\n";
   tests::golden("runtime/request", all);
 }
 
-TEST_CASE("shapes read back as they are said, and say no more than it takes", "[request]") {
-  const codegen::KernelSpec usual{};
-  std::string said;
-  for (const ShapeRow& row : shape_rows()) said += row.text(shape_of(usual, codegen::Length::to_1k)) + ";";
-  CHECK(said == "bf16;;128;;to_1k;;;;;;;;;;;;;;;;;;;;;;;;;;");
-  for (const DType type : {DType::f32, DType::f16, DType::bf16})
-    for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
-      for (const int load : {0, 4, 8, 16})
-        for (const bool flag : {false, true}) {
-          const codegen::KernelSpec spec{.arch = 86,
-                                         .dtype = type,
-                                         .out = DType::f32,
-                                         .d = d,
-                                         .dv = 257 - d,
-                                         .max = flag,
-                                         .packed = !flag,
-                                         .fp8_kv = flag,
-                                         .row_blocks = flag ? 4 : 2,
-                                         .heads = flag ? 1 : 4,
-                                         .few_tiles = flag,
-                                         .decode = flag,
-                                         .tma = flag,
-                                         .load = load,
-                                         .store = 4,
-                                         .scale_positive = !flag,
-                                         .exact = flag,
-                                         .offsets64 = flag,
-                                         .unaligned_captures = !flag,
-                                         .shared_keys = flag};
-          const Shape shape = shape_of(spec, codegen::Length::to_4k);
-          Shape read;
-          for (const ShapeRow& row : shape_rows())
-            if (const std::string text = row.text(shape); !text.empty()) CHECK(row.set(read, text));
-          CHECK(read == shape);
-          CHECK(spec_of(read, 86) == spec);
-        }
+namespace {
+
+/// What a request says, by the names of its fields.
+std::string said(const Request& request) {
+  const std::string line = json_line(request), key = "\"shapes\":";
+  const std::size_t at = line.find(key) + key.size();
+  return line.substr(at, line.find('}', at) + 1 - at);
+}
+
+/// The request that these fields are read as; none where one is not valid.
+std::optional<Request> read(const Request& of, const Fields& fields) {
+  Request out{.target = of.target, .pass = of.pass};
+  return read_shape(out, fields) ? std::nullopt : std::optional(out);
+}
+
+/// Reads back what a request says.
+Request read_back(const Request& of) {
+  Fields fields;
+  const auto json = nlohmann::json::parse(said(of));
+  for (const auto& [name, value] : json.items())
+    fields[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  const auto out = read(of, fields);
+  REQUIRE(out);
+  return *out;
+}
+
+Request for_gpu(int arch, const codegen::CallSpec& call = {}) {
+  Request out{.target = {.arch = arch}, .call = call};
+  out.call.spec.arch = arch;
+  return out;
+}
+
+codegen::KernelSpec spec_of(const Fields& fields, int arch = 90) {
+  const auto out = read(for_gpu(arch), fields);
+  REQUIRE(out);
+  return out->call.spec;
+}
+
+}  // namespace
+
+TEST_CASE("requests read back as they are said, and say no more than it takes", "[request]") {
+  CHECK(said(for_gpu(90, {.length = codegen::Length::to_1k})) == R"({"dtype":"bf16","d":128,"length":"to_1k"})");
+  for (const char* pass : {"forward", "backward"})
+    for (const int arch : {86, 90})
+      for (const DType type : {DType::f32, DType::f16, DType::bf16})
+        for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
+          for (const int load : {0, 4, 8, 16})
+            for (const bool flag : {false, true}) {
+              Request request = for_gpu(
+                  arch,
+                  {.spec = {.dtype = type,
+                            .out = DType::f32,
+                            .d = d,
+                            .dv = 257 - d,
+                            .max = flag,
+                            .packed = !flag,
+                            .cache = {.per_entry = flag, .fp8 = flag},
+                            .before = !flag,
+                            .fixed_split = flag,
+                            .strides =
+                                {.tma = flag, .load = load, .store = 4, .offsets64 = flag, .unaligned_captures = !flag},
+                            .negative = flag,
+                            .exact = flag},
+                   .length = codegen::Length::to_4k});
+              request.pass = pass;
+              request.sizes = {.q_len = flag ? 2 : 40, .group = flag ? 8 : 3, .page_size = load == 8 ? 48 : 0};
+              settle(request);
+              const Request back = read_back(request);
+              INFO(said(request));
+              CHECK(back.call == request.call);
+              CHECK(said(back) == said(request));
+            }
   for (const ShapeRow& row : shape_rows()) {
-    Shape shape;
     INFO(row.name);
-    CHECK_FALSE(row.set(shape, ""));
-    if (row.json != ShapeRow::JsonForm::text) CHECK_FALSE(row.set(shape, "many"));
-  }
-  const ShapeRow& blocks = *std::ranges::find(shape_rows(), "row_blocks", &ShapeRow::name);
-  for (const auto& [text, good] :
-       {std::pair{"0", false}, {"1", true}, {"2", true}, {"3", false}, {"4", true}, {"5", false}}) {
-    Shape shape;
-    CHECK(blocks.set(shape, text) == good);
+    CHECK_FALSE(read(for_gpu(90), {{std::string(row.name), ""}}));
+    if (row.name != "kernel" && row.name != "grads") CHECK_FALSE(read(for_gpu(90), {{std::string(row.name), "many"}}));
   }
   // Rows of e4m3 are half as long as those of q.
-  CHECK(spec_of({.d = 40, .decode = true, .fp8_kv = true}, 90).load == 8);
-  CHECK(spec_of({.d = 40, .decode = true}, 90).load == 16);
+  CHECK(spec_of({{"d", "40"}, {"fp8_kv", "true"}}).strides.load == 8);
+  CHECK(spec_of({{"d", "40"}}).strides.load == 16);
+}
+
+TEST_CASE("sizes are said where kernels depend on them", "[request]") {
+  const auto of = [](const codegen::KernelSpec& spec, const codegen::Sizes& sizes, const char* pass = "forward") {
+    Request request = for_gpu(spec.arch, {.spec = spec});
+    request.pass = pass;
+    request.sizes = sizes;
+    settle(request);
+    CHECK(read_back(request).call == request.call);
+    const std::string all = said(request), before = "\"length\":\"longer\"";
+    return all.substr(all.find(before) + before.size());
+  };
+  CHECK(of({}, {.q_len = 4096, .group = 8}) == "}");
+  CHECK(of({}, {.q_len = 17}) == "}");
+  CHECK(of({}, {.q_len = 1}) == R"(,"q_len":1})");
+  CHECK(of({}, {.q_len = 1, .group = 8}) == R"(,"q_len":1,"group":8})");
+  CHECK(of({}, {.q_len = 300, .group = 8, .page_size = 16}) == R"(,"page_size":16})");
+  CHECK(of({}, {.q_len = 300, .group = 1, .page_size = 2}) == R"(,"q_len":300,"page_size":2})");
+  CHECK(of({.dtype = DType::f32, .out = DType::f32, .exact = true}, {.q_len = 100}) == R"(,"q_len":100})");
+  CHECK(of({}, {.group = 8}, "backward") == R"(,"group":8})");
+  CHECK(of({.arch = 80}, {.group = 8}, "backward") == "}");
+  const codegen::KernelSpec mla{.d = 576, .dv = 512, .cache = {.mla = true}};
+  CHECK(of(mla, {.q_len = 1, .group = 128, .page_size = 64}) == R"(,"q_len":1,"group":128,"page_size":64,"mla":true})");
 }
 
 TEST_CASE("packed tensors that nothing is said of are contiguous, and take the same kernels as dense ones",
           "[request]") {
-  for (const std::int64_t d : {20, 64, 128}) {
+  for (const char* d : {"20", "64", "128"}) {
     INFO(d);
-    CHECK(spec_of({.d = d, .packed = true}, 90).tma == spec_of({.d = d}, 90).tma);
+    CHECK(spec_of({{"d", d}, {"packed", "true"}}).strides.tma == spec_of({{"d", d}}).strides.tma);
   }
-  const codegen::KernelChoices packed = codegen::choose(spec_of({.packed = true}, 90), {});
-  CHECK(packed.choices.front().plan.kernel->name == "forward_sm90");
-  CHECK(shape_of(spec_of({.packed = true}, 90), codegen::Length::longer).tma == std::nullopt);
+  const codegen::KernelSpec packed = spec_of({{"packed", "true"}});
+  CHECK(codegen::choose(packed, {}).choices.front().plan.kernel->name == "forward_sm90");
+  CHECK(said(for_gpu(90, {.spec = packed})).find("tma") == std::string::npos);
 }
 
 TEST_CASE("how exact a kernel is, is said where its type alone does not say it", "[request]") {
-  const auto said = [](DType type, bool exact) {
-    Request request = asked({});
-    request.target = "sm_80";
-    request.shape = shape_of({.arch = 80, .dtype = type, .out = type, .exact = exact}, codegen::Length::longer);
-    CHECK(spec_of(request.shape, 80).exact == exact);
+  const auto exact_in = [](DType type, bool exact) {
+    const Request request = for_gpu(80, {.spec = {.dtype = type, .out = type, .exact = exact}});
+    CHECK(read_back(request).call.spec.exact == exact);
     const std::string json = json_line(request), command = compile_command(request, "o");
     const auto at = json.find("\"exact\":");
     CHECK((at == std::string::npos) == (command.find("--exact") == std::string::npos));
     return at == std::string::npos ? "" : json.substr(at, json.find_first_of(",}", at) - at);
   };
-  CHECK(said(DType::f32, true) == "");
-  CHECK(said(DType::f32, false) == "\"exact\":false");
-  CHECK(said(DType::bf16, false) == "");
-  CHECK(said(DType::f16, true) == "\"exact\":true");
+  CHECK(exact_in(DType::f32, true) == "");
+  CHECK(exact_in(DType::f32, false) == "\"exact\":false");
+  CHECK(exact_in(DType::bf16, false) == "");
+  CHECK(exact_in(DType::f16, true) == "\"exact\":true");
 }
 
 TEST_CASE("targets are what kernels are compiled for", "[request]") {
@@ -174,8 +224,7 @@ TEST_CASE("what is not there is named with the command that makes it", "[request
   const Attention attention{.score = [=](Float s, At at) { return s + slope[at.head] * f32(at.kv - at.q); },
                             .mask = [](At at) { return at.kv <= at.q; }};
   Request request = asked(attention);
-  request.target = "sm_80";
-  request.shape = shape_of({.arch = 80}, codegen::Length::longer);
+  request.target.arch = 80;
   struct Described final : Purpose {
     const Request& request;
     explicit Described(const Request& of) : request(of) {}
@@ -219,10 +268,10 @@ TEST_CASE("keys change with what is compiled, and with nothing else", "[request]
   others[4].max = true;
   others[5].packed = true;
   others[6].out = DType::f32;
-  others[7].offsets64 = true;
+  others[7].strides.offsets64 = true;
   others[8].exact = true;
-  others[9].tma = false;
-  others[10].heads = 2;
+  others[9].strides.tma = false;
+  others[10].sharing.heads = 2;
   for (const codegen::KernelSpec& other : others) CHECK(content(attention, other) != plain);
   // The compiler is not part of the content, but of the key on disk: results of another compiler are not used.
   CHECK(content(attention, usual) == plain);
