@@ -16,7 +16,6 @@
 #include "compiler/lower.h"
 #include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/catch.h"
-#include "tests/codegen/machine_code.h"
 #include "tests/codegen/probe.h"
 #include "tests/golden.h"
 #include "tests/numerics/masks.h"
@@ -269,26 +268,6 @@ TEST_CASE("a source that knows its lines compiles", "[cuda]") {
   const codegen::GpuParts parts = codegen::gpu_parts(lowered.lowered, true);
   const KernelPlan plan = codegen::choose({.arch = 80, .d = 64, .dv = 64}, parts.facts).choices[0].plan;
   compiles(codegen::kernel_source(parts, plan, "a \"folder\" \\/page.cu"), 128);
-}
-
-TEST_CASE("a comparison that every number passes is made in the machine code, for NaN", "[cuda]") {
-  if (skips_compiling()) return;
-  for (const int arch : {80, 90}) {
-    // A kernel whose comparison NVIDIA's assembler folds has no use for the exponential.
-    const auto special_functions = [&](const std::string& mask) {
-      const Lowered l(CorpusMod{.name = "compares", .mask = mask, .captures = {{"gate", DType::f32, {4}}}});
-      const codegen::GpuParts parts = codegen::gpu_parts(l.lowered, true);
-      const KernelPlan plan = codegen::choose({.arch = arch}, parts.facts).choices.front().plan;
-      const runtime::cuda::Binary binary = runtime::cuda::compile(codegen::kernel_source(parts, plan));
-      return MachineCode(binary.cubin, binary.symbol).mufu();
-    };
-    const int usual = special_functions("gate[h] >= -0.4f");
-    CHECK(usual > 0);
-    for (const std::string passed : {"exp2(gate[h]) >= -0.4f", "tanh(gate[h]) < 5.0f"}) {
-      INFO(arch << " " << passed);
-      CHECK(special_functions(passed) > usual);
-    }
-  }
 }
 
 TEST_CASE("masks of a column's fields, a row's, both and neither compile with the kernel for Hopper", "[cuda]") {
