@@ -133,7 +133,7 @@ class Writer {
     return name;
   }
 
-  /// `least`: the text binds at least as tightly, or stands in brackets.
+  /// `least`: how tightly the surroundings bind. A text that binds more loosely gets brackets.
   std::string text(const Expr& e, int least) {
     if (const auto named = named_.find(e->digest); named != named_.end()) return named->second;
     switch (e->op) {

@@ -32,7 +32,7 @@ struct Rows {
   }
 };
 
-/// Rows of `columns` in `bytes_ahead`, as a multiple of `values_at_once`.
+/// How many rows of `columns` take `bytes_ahead` bytes, rounded up to a multiple of `values_at_once`.
 Val rows_ahead(const Kit& kit, Code& code, Val columns) {
   const auto bytes = columns * static_cast<std::int64_t>(size_of(kit.type));
   const Val rows = (max(bytes, code.index(1)) + (bytes_ahead - 1)) / max(bytes, code.index(1));

@@ -30,7 +30,7 @@ struct Managed {
   void* context;
   void (*deleter)(Managed*);
 };
-/// A capsule with a tensor for one consumer; calls its deleter if there is none.
+/// A capsule whose tensor one consumer may take. If none has, the capsule's end calls the tensor's deleter.
 nb::object capsule_of(Managed* managed);
 
 /// The functions of a type, or null. Each thread caches the last types: looking up the attribute takes longer than

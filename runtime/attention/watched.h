@@ -50,8 +50,8 @@ class OnHost {
 /// `stream`: the stream of a call on a device; verify waits for it.
 void verify(const Call& call, const Verified& which, void* stream);
 
-/// Always refuses a call on the host that needs a page that does not exist. With ATTUNE_CHECK=range also a call on the
-/// host that reads outside of captured tensors, and a call on a device that needs such a page: it waits for `stream`.
+/// Refuses a call on the host that needs a page that does not exist. With ATTUNE_CHECK=range it also refuses host calls
+/// that read outside of captured tensors, and device calls that need missing pages; for those it waits for `stream`.
 void refuse_outside(const Checked& checked, void* stream);
 
 /// Reports a call to callbacks, and verifies some of its rows if ATTUNE_VERIFY is set.

@@ -81,9 +81,9 @@ def block_of(times):
 
 
 def order_of(names, turn):
-    """The order of a turn. At its power limit a card leaves a lower clock to the side that comes after one of much power,
-    so each side follows each other one equally often: in as many turns as there are sides, or twice as many if their
-    number is odd (a Williams design)."""
+    """The order of a turn. A card at its power limit lowers its clock under a kernel that draws much power, and the next
+    side begins at that clock. So each side follows every other one equally often: within as many turns as there are
+    sides, or twice as many if that number is odd (a Williams design)."""
     sides = len(names)
     zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(sides)]  # 0, 1, -1, 2, -2
     first = turn // 2 if sides % 2 else turn

@@ -221,7 +221,7 @@ class Round:
         models = {(name, n): self.model(name, n).train() for n in (2, 2 + more) for name in self.names}
         for turn in range(8 * o.turns + 3):
             took = {}
-            # In one order, the first deep model after a shallow one has warmer caches: 60 us a layer.
+            # In a fixed order the first deep model after a shallow one would find warmer caches, worth 60 us a layer.
             for at, model in random.sample(list(models.items()), len(models)):
                 begin = clock(self.wait)
                 loss = model(input_ids=ids, labels=ids, use_cache=False).loss

@@ -43,7 +43,7 @@ std::string values_of(const ManualOption& o) {
   return o.file ? "@file" : "@any";
 }
 
-/// The cases of a shell's `case` that put a path into a variable.
+/// The branches of a shell's `case` that set this variable to the path of a verb.
 std::string paths_of(const ManualPage& root, std::string_view variable) {
   std::string out;
   for_all(root, [&](const std::string& path, const ManualPage&) {

@@ -310,7 +310,7 @@ struct Loader90Backward {
     put(kv_len, args.kv_len);
     const int all_tiles = (args.q_len + m - 1) / m;
     int index = static_cast<int>(blockIdx.x);
-    // Taken as an item ends: a block that takes its next item early keeps others waiting for that item's dQ.
+    // A block takes its next item when this one ends: taken earlier, it would keep others waiting for that item's dQ.
     const auto next_item = [&] {
       int next = 0;
       if (lane == 0) next = static_cast<int>(gridDim.x + atomicAdd(args.next, 1u));

@@ -1,8 +1,8 @@
 // codegen/cuda/companions/combine_parts.cuh — split-KV combine of Hopper's forward: what its blocks have left of each
 // row over parts of its keys becomes the row's results
 //
-// One warp per row of a head, rows_of_copy rows per block. Parts are added up in order. This kernel has nothing of a
-// mod: what it needs of one, the blocks have left, too.
+// One warp per row of a head, rows_of_copy rows per block. Parts are added up in order. This kernel is the same for
+// every mod: the blocks have also left what it needs to know of theirs.
 #pragma once
 
 #include "codegen/cuda/companions/elements.cuh"

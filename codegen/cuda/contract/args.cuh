@@ -9,7 +9,7 @@ namespace attune {
 /// Four warps, which issue products together.
 constexpr int warpgroup_threads = 128;
 
-/// A block of a warpgroup that loads and of others that compute: the registers that a thread of each keeps.
+/// A block has one warpgroup that loads and others that compute; a thread of each keeps so many registers.
 struct Block90 {
   int consumers = 2;  ///< warpgroups that compute
   int loading = 40, computing = 232;

@@ -34,7 +34,7 @@ struct ForwardLayout90 {
   bool copies = false;
   /// f32 for the distances within a tile.
   bool distances = false;
-  /// Words that scores read of each column, see numbers.cuh.
+  /// Words that the scores need for each column of a tile, see numbers.cuh.
   int column_words = 0;
   /// Words of dropout's decisions on the pairs of a tile, see numbers.cuh.
   bool drawn = false;

@@ -173,8 +173,8 @@ bool has_heads(const attune_tensor* attune_call::*member) {
   return false;
 }
 
-/// Working memory of a call on a GPU, of which XLA's allocator holds the most. XLA reuses in the order of the stream
-/// what is given back, so a call gives it back when its kernels are enqueued.
+/// Working memory of a call on a GPU. It is XLA's, whose allocator holds most of the GPU's memory and reuses in stream
+/// order what is freed: so a call frees it as soon as its kernels are enqueued.
 class Scratch : Pinned {
  public:
   explicit Scratch(const xla::Frame& frame) : frame_(frame) {}

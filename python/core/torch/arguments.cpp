@@ -45,8 +45,9 @@ void refuse_if(bool is_so, Reason reason) {
   if (is_so) throw Refused{reasons[reason], 1u << reason};
 }
 
-/// cuDNN's forward is faster with a materialised mask; its backward only where attune's reads such a mask pair by pair,
-/// or queries are few. Both directions must agree, so only what the mask is counts.
+/// With a materialised mask cuDNN's forward is faster, but its backward only where attune's reads the mask pair by
+/// pair, or queries are few. Forward and backward must choose alike, so only what both see counts: the mask, and q and
+/// v.
 bool is_for_cudnn(const attune_tensor& mask, const attune_tensor& q, const attune_tensor& v) {
   constexpr std::int64_t many = 2048;   // queries: with that many attune's two directions were measured, and are faster
   constexpr std::int64_t widest = 128;  // the widest heads for which attune's backward copies a mask

@@ -18,7 +18,8 @@
 namespace attune::python {
 namespace {
 
-/// The memory of a tensor that comes to an operator as its attn_bias: the node saves it, so the entry lives as long.
+/// The memory of the tensor that an operator gets as attn_bias. Autograd's node saves this tensor, which keeps the
+/// entry alive.
 struct Keeper {
   static constexpr std::uint64_t word = 0x31'65'6E'75'74'74'61'A7;
 

@@ -45,9 +45,9 @@ struct Results {
 attune_error* run(SharedAttention& attention, attune_call& call, attune_with& with,
                   const std::function<void()>& compiled);
 
-/// Starts to compile the backward of a forward that is recorded, once the forward's own kernels are compiled: it would
-/// wait for what only the backward needs. The gradients are of q, k, v and, where `wanted`, of the captured tensors.
-/// The gradients are assumed to lie in memory as their tensors do, and grad_o as the output.
+/// Starts to compile the backward of a recorded forward. Call it once the forward's own kernels are compiled: earlier,
+/// the forward would wait for kernels that only the backward needs. The gradients are of q, k, v and, where `wanted`,
+/// of the captured tensors. The gradients are assumed to lie in memory as their tensors do, and grad_o as the output.
 void start_backward(const attune_attention* attention, const attune_call& forward, const std::vector<bool>& wanted);
 
 /// Calls of an attention with Python's tensors.

@@ -147,8 +147,8 @@ class OperatorCall {
     return found ? add(memory_of(found)) : nullptr;
   }
 
-  /// False for operators of dense tensors, also if they have starts of sequences: those of a recorded forward are any
-  /// tensor (see Operator::results), which its backward gets again.
+  /// False for operators of dense tensors, even if their schemas have starts of sequences: a recorded forward returns
+  /// any tensor in their places (see Operator::results), and its backward gets that tensor back.
   bool may_be_packed() const { return op.kind == Kind::compiled || has("window_size_left"); }
 
   /// As [batch, heads, positions, width], where the operator has [batch, positions, heads, width].

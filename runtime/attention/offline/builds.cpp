@@ -183,8 +183,8 @@ void add_walker_jobs(const Request& request, const std::shared_ptr<const compile
   }
 }
 
-/// A job for the kernels that every call of the request needs, independent of the chosen kernels; `wanted`: all
-/// gradients that the call may request.
+/// A job for the kernels that every call of the request needs, whichever kernels are chosen. `wanted`: every set of
+/// gradients that a call may ask for.
 void add_call_job(const Request& request, const std::shared_ptr<const compiler::LoweredMod>& of,
                   const std::vector<codegen::Wanted>& wanted, std::vector<Job>& jobs) {
   codegen::CallSpec call = request.call;

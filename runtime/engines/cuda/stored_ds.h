@@ -24,7 +24,7 @@ struct DenseGradient {
 /// How the gradient is made of the dS that this kernel stores; `kv_tiles`: of a head. None if it cannot be.
 std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
                                             const LoadedKernel& kernel, std::int64_t kv_tiles, std::int64_t ds_bytes);
-/// What the kernel is told of a launch that begins with this tile of keys.
+/// The kernel's argument for a launch that begins at this tile of keys.
 StoredDs stored_ds(const DenseGradient& of, const codegen::KernelPlan& plan, std::int64_t first_tile);
 
 }  // namespace attune::runtime::cuda

@@ -73,7 +73,7 @@ struct Line {
   std::size_t begin = 0, stored = 0;
 };
 
-/// Nothing unless the entry lies within `bytes` and its size may be allocated.
+/// The entry that a line describes; none if it lies beyond `bytes`, or is too large to be allocated.
 std::optional<Line> read_line(std::string_view text, std::size_t bytes) {
   const auto key = take(text, ' '), begin = take(text, ' '), stored = take(text, ' '), size = take(text, ' '),
              sum = take(text, ' ');
