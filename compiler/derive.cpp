@@ -1,5 +1,5 @@
 // compiler/derive.cpp — reverse-mode differentiation of one expression, one case per operation
-#include "compiler/derive.h"
+#include "compiler/lower.h"
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,6 @@
 #include <attune/error.h>
 
 #include "compiler/check.h"
-#include "compiler/derive.h"
 #include "compiler/distance.h"
 #include "compiler/fold.h"
 

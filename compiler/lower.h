@@ -6,10 +6,15 @@
 #include <optional>
 
 #include "compiler/cover.h"
+#include "compiler/mod.h"
 #include "compiler/simplify.h"
 #include "compiler/trace.h"
 
 namespace attune::compiler {
+
+/// Reverse mode. `by` is S for a score, P for a prob mod, nothing for a sink. Follows the conventions of semantics.md:
+/// the side that a `where`, `min`, `max` or `clamp` did not take gets nothing, not even a NaN.
+Derivative derive(const ir::Expr& e, std::optional<ir::Input> by);
 
 /// A log of the steps, for `explain` and dumps.
 struct Steps {

@@ -1,5 +1,5 @@
 // ir/interval.cpp — interval arithmetic, one case for each op
-#include "ir/interval.h"
+#include "ir/range.h"
 
 #include <algorithm>
 #include <array>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/engines/cover/tiles.h"
-#include "runtime/machine/npy.h"
+#include "runtime/machine/archive.h"
 #include <attune/tensor.h>
 
 namespace attune::playground {

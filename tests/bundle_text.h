@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/machine/cache/entry.h"
+#include "runtime/machine/cache/cache.h"
 
 namespace attune::tests {
 

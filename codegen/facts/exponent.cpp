@@ -1,6 +1,6 @@
 // codegen/facts/exponent.cpp — the score as a power of two, with its factors moved to where they cost least; where its
 // part without s is largest
-#include "codegen/facts/exponent.h"
+#include "codegen/facts/gpu_parts.h"
 
 #include <algorithm>
 #include <array>

@@ -8,8 +8,6 @@
 #include <limits>
 #include <numbers>
 
-#include "codegen/facts/exponent.h"
-#include "codegen/facts/limits.h"
 #include "codegen/facts/parts.h"
 #include "codegen/facts/reads.h"
 #include "codegen/source/source_text.h"

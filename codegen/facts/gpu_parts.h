@@ -6,12 +6,41 @@
 #include <vector>
 
 #include "codegen/choose/plan.h"
+#include "codegen/cuda/contract/traits.cuh"
 #include "codegen/facts/ds_term.h"
 #include "codegen/facts/parts.h"
 #include "compiler/lower.h"
 #include "ir/print.h"
 
 namespace attune::codegen {
+
+// ---- factors --------------------------------------------------------------------------------------------------------
+
+/// log2(e) * core(scale * s) in real arithmetic. Factors that are constant per head are collected, merged, and carried
+/// down into sums (not into conditions of choices), so that they multiply terms per head, row or column only that
+/// often:
+///   30 * tanh(s / 30)           ->  43.28 * tanh(s * (scale / 30))
+///   s + slope[h] * f32(kv - q)  ->  s * (1.44 * scale) + (slope[h] * 1.44) * f32(kv - origin)
+ir::Expr exponent(const ir::Expr& core, const ir::Expr& scale);
+
+/// The same for a value that is not an exponent, a prob mod's for example.
+ir::Expr gathered(const ir::Expr& e);
+
+// ---- the largest part without s -------------------------------------------------------------------------------------
+
+/// An exponent that is a function of s plus `term`, which varies along a row. Null: it is not.
+struct Peaked {
+  ir::Expr term;
+  Peak peak = Peak::unknown;
+};
+/// Of the exponent, the first of `levels.element`.
+Peaked peaked(const compiler::Levels& levels);
+
+/// mask == (first <= kv && kv <= last && rest). A limit is an Int that does not depend on kv; null: no limit.
+struct Limits {
+  ir::Expr first, last, rest;
+};
+Limits limits_of(const ir::Expr& mask);
 
 /// A compiler::Scatter as GPU kernels take it: a term of the gradient of a captured tensor, to which each pair adds.
 struct Term {

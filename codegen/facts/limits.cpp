@@ -1,5 +1,5 @@
 // codegen/facts/limits.cpp — the part of a mask that is a first and a last key per row
-#include "codegen/facts/limits.h"
+#include "codegen/facts/gpu_parts.h"
 
 #include <cstdint>
 #include <limits>

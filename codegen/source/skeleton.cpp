@@ -11,7 +11,6 @@
 
 #include "codegen/choose/kernel.h"
 #include "codegen/source/gradient_source.h"
-#include "codegen/source/splice.h"
 #include "codegen/source/user_source.h"
 
 namespace attune::codegen {

@@ -1,5 +1,5 @@
 // codegen/source/splice.cpp — a mod's PTX put into a skeleton's, as text
-#include "codegen/source/splice.h"
+#include "codegen/source/skeleton.h"
 
 #include <algorithm>
 #include <charconv>

@@ -7,7 +7,7 @@
 
 #include "codegen/choose/choose.h"
 #include "compiler/check.h"
-#include "runtime/engines/cover/pages.h"
+#include "runtime/engines/cover/tiles.h"
 #include "runtime/engines/oracle/verify.h"
 #include "runtime/machine/options.h"
 #include "runtime/machine/watch/watch.h"

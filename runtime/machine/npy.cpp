@@ -1,6 +1,6 @@
 // runtime/machine/npy.cpp — .npy files: the header is parsed without trust, the data checked against the file's size
 // first
-#include "runtime/machine/npy.h"
+#include "runtime/machine/archive.h"
 
 #include <algorithm>
 #include <array>

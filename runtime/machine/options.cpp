@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,9 +68,35 @@ bool read_bytes(std::string_view value, std::uint64_t& into) {
   return true;
 }
 
+template <std::string Options::*at>
+bool set_text(Options& options, std::string_view value) {
+  options.*at = value;
+  return true;
+}
+
+template <std::uint64_t Options::*at>
+bool set_bytes(Options& options, std::string_view value) {
+  return read_bytes(value, options.*at);
+}
+
+template <auto at, auto least, auto most>
+bool set_number(Options& options, std::string_view value) {
+  auto& into = options.*at;
+  const auto [end, error] = std::from_chars(value.begin(), value.end(), into);
+  return error == std::errc{} && end == value.end() &&
+         std::clamp<std::decay_t<decltype(into)>>(into, least, most) == into;
+}
+
 constexpr std::array<std::string_view, 2> switch_words{"0", "1"}, cache_modes{"rw", "ro"}, jit_words{"on", "off"},
     check_words{"range", "off"}, tier_words{"on", "off"};
 constexpr std::array<std::string_view, 3> progress_words{"auto", "on", "off"}, splice_words{"auto", "on", "off"};
+
+/// True for the `yes`th word.
+template <bool Options::*at, const std::array<std::string_view, 2>& words, std::size_t yes>
+bool set_if(Options& options, std::string_view value) {
+  options.*at = value == words[yes];
+  return true;
+}
 
 constexpr std::array rows{
     OptionRow{"ATTUNE_BUNDLE",
@@ -95,31 +122,21 @@ constexpr std::array rows{
                 return value != "OFF" && value != "Off";  // nobody means a folder of this name
               }},
     OptionRow{"ATTUNE_CACHE_MODE", "rw: read and write that folder; ro: only read it", "rw", "", cache_modes,
-              [](Options& options, std::string_view value) {
-                options.cache_read_only = value == "ro";
-                return std::ranges::find(cache_modes, value) != cache_modes.end();
-              }},
+              set_if<&Options::cache_read_only, cache_modes, 1>},
     OptionRow{"ATTUNE_CACHE_SIZE",
               "the most that compiled kernels may take in that folder",
               "1G",
               "a number of bytes, or with K, M or G; 0 keeps none",
               {},
-              [](Options& options, std::string_view value) { return read_bytes(value, options.cache_bytes); }},
+              set_bytes<&Options::cache_bytes>},
     OptionRow{"ATTUNE_CACHE_SYSTEM",
               "a second folder of compiled kernels, searched after the user's; only read",
               "none",
               "a path",
               {},
-              [](Options& options, std::string_view value) {
-                options.cache_system = value;
-                return true;
-              }},
+              set_text<&Options::cache_system>},
     OptionRow{"ATTUNE_CHECK", "range: refuse reads outside of tensors, on a device missing pages and slots",
-              "clamped reads", "", check_words,
-              [](Options& options, std::string_view value) {
-                options.check_range = value == "range";
-                return std::ranges::find(check_words, value) != check_words.end();
-              }},
+              "clamped reads", "", check_words, set_if<&Options::check_range, check_words, 0>},
     OptionRow{"ATTUNE_CPU", "the instruction set that CPU kernels use", "the widest that this CPU supports", "",
               codegen::isa_names,
               [](Options& options, std::string_view value) {
@@ -131,10 +148,7 @@ constexpr std::array rows{
               "no dump",
               "a path",
               {},
-              [](Options& options, std::string_view value) {
-                options.dump = value;
-                return true;
-              }},
+              set_text<&Options::dump>},
     OptionRow{"ATTUNE_EMULATED",
               "emulate a GPU instead of using this machine's, slowly: see docs/debugging.md",
               "this machine's GPUs",
@@ -146,30 +160,21 @@ constexpr std::array rows{
                 return arch == "sm_80" || arch == "sm_90a";
               }},
     OptionRow{"ATTUNE_JIT", "off: compile no kernels, use only cached and bundled ones", "on", "", jit_words,
-              [](Options& options, std::string_view value) {
-                options.jit = value == "on";
-                return std::ranges::find(jit_words, value) != jit_words.end();
-              }},
+              set_if<&Options::jit, jit_words, 0>},
     OptionRow{"ATTUNE_LINEINFO", "1: GPU profilers show the source lines of expressions", "0", "", switch_words,
-              [](Options& options, std::string_view value) {
-                options.lineinfo = value == "1";
-                return std::ranges::find(switch_words, value) != switch_words.end();
-              }},
+              set_if<&Options::lineinfo, switch_words, 1>},
     OptionRow{"ATTUNE_LOADED",
               "how many unused kernels of a kind (forward, backward, GPU) stay loaded",
               "1024",
               "a number",
               {},
-              [](Options& options, std::string_view value) {
-                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.loaded);
-                return error == std::errc{} && end == value.end();
-              }},
+              set_number<&Options::loaded, 0u, std::numeric_limits<std::size_t>::max()>},
     OptionRow{"ATTUNE_LOADED_SIZE",
               "how much memory unused kernels of a kind may take",
               "256M",
               "a number of bytes, or with K, M or G",
               {},
-              [](Options& options, std::string_view value) { return read_bytes(value, options.loaded_bytes); }},
+              set_bytes<&Options::loaded_bytes>},
     OptionRow{"ATTUNE_LOG", "what to log to stderr, separated by commas: see docs/debugging.md", "silence", "",
               log_words, set_log, true},
     OptionRow{"ATTUNE_NVRTC",
@@ -177,60 +182,49 @@ constexpr std::array rows{
               "libnvrtc.so.13 or .12, from the loader's path or /usr/local/cuda",
               "a path",
               {},
-              [](Options& options, std::string_view value) {
-                options.nvrtc = value;
-                return true;
-              }},
+              set_text<&Options::nvrtc>},
     OptionRow{"ATTUNE_PROGRESS", "show on stderr that a call waits for compilers; auto: on a terminal",
               "auto in Python and for the command line, off in other programs", "", progress_words,
               [](Options& options, std::string_view value) {
                 options.progress = value == "auto" ? ShowProgress::on_terminal
                                    : value == "on" ? ShowProgress::on
                                                    : ShowProgress::off;
-                return std::ranges::find(progress_words, value) != progress_words.end();
+                return true;
               }},
     OptionRow{"ATTUNE_RECORD",
               "append a line to this file for each kernel that is needed: see docs/offline.md",
               "no file",
               "a path",
               {},
-              [](Options& options, std::string_view value) {
-                options.record = value;
-                return true;
-              }},
+              set_text<&Options::record>},
     OptionRow{"ATTUNE_SPLICE", "put mods into GPU kernels that were compiled once; see docs/first-call.md", "auto", "",
               splice_words,
               [](Options& options, std::string_view value) {
                 options.splice = value == "auto" ? Splice::measured : value == "on" ? Splice::on : Splice::off;
-                return std::ranges::find(splice_words, value) != splice_words.end();
+                return true;
               }},
     OptionRow{"ATTUNE_THREADS",
               "how many threads work on a call, including the caller's",
               "the number of CPUs that the process may run on",
               "a number from 1 to 1024",
               {},
-              [](Options& options, std::string_view value) {
-                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.threads);
-                return error == std::errc{} && end == value.end() && options.threads >= 1 &&
-                       options.threads <= max_threads;
-              }},
+              set_number<&Options::threads, 1, max_threads>},
     OptionRow{"ATTUNE_TIERS", "on: a GPU kernel that is ready sooner may answer until a faster one takes over", "on",
-              "", tier_words,
-              [](Options& options, std::string_view value) {
-                options.tiers = value == "on";
-                return std::ranges::find(tier_words, value) != tier_words.end();
-              }},
+              "", tier_words, set_if<&Options::tiers, tier_words, 0>},
     OptionRow{"ATTUNE_VERIFY",
               "how many rows of each result to check against the oracle",
               "none",
               "a number from 0 to 1000000",
               {},
-              [](Options& options, std::string_view value) {
-                const auto [end, error] = std::from_chars(value.begin(), value.end(), options.verify);
-                return error == std::errc{} && end == value.end() && options.verify >= 0 && options.verify <= 1000000;
-              }},
+              set_number<&Options::verify, 0, 1000000>},
 };
 static_assert(max_threads == 1024, "ATTUNE_THREADS says so");
+
+/// False: not a valid value.
+bool set(const OptionRow& row, Options& options, std::string_view value) {
+  const bool known = row.words.empty() || row.several || std::ranges::find(row.words, value) != row.words.end();
+  return known && row.set(options, value);
+}
 
 [[noreturn]] void refuse(const OptionRow& row, const std::string& value) {
   const std::vector<std::string> words(row.words.begin(), row.words.end());
@@ -304,7 +298,7 @@ bool set_option(const std::string& name, const std::optional<std::string>& value
                 near ? fmt::format("did you mean {}?", *near) : "leave it out");
   }
   Options scratch;
-  if (value && !value->empty() && !row->set(scratch, *value)) refuse(*row, *value);
+  if (value && !value->empty() && !set(*row, scratch, *value)) refuse(*row, *value);
   Given& all = given();
   const std::lock_guard lock(all.mutex);
   if (all.read) return false;
@@ -326,7 +320,7 @@ Options parse_options(const Lookup& lookup, int cpus) {
                   .threads = std::clamp(cpus, 1, max_threads)};
   for (const OptionRow& row : rows) {
     const auto value = lookup(row.name);
-    if (value && !value->empty() && !row.set(options, *value)) refuse(row, *value);
+    if (value && !value->empty() && !set(row, options, *value)) refuse(row, *value);
   }
   if (options.cache == "off") options.cache = options.cache_system = "";
   const auto terminal = lookup("TERM");

@@ -52,7 +52,7 @@ struct OptionRow {
   std::string_view name, meaning, otherwise;              ///< `otherwise`: what holds without the variable
   std::string_view takes;                                 ///< in words, if `words` is not the whole answer
   std::span<const std::string_view> words;                ///< the allowed words, if there is a list of them
-  bool (*set)(Options& options, std::string_view value);  ///< false: not a valid value
+  bool (*set)(Options& options, std::string_view value);  ///< false: not a valid value; is given an allowed word
   bool several = false;                                   ///< takes several words, separated by commas
 };
 std::span<const OptionRow> option_rows();

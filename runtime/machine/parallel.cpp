@@ -23,7 +23,7 @@ namespace {
 
 /// Far keys under a steep score have denormal probabilities, and each multiply-add of one costs Intel's processors a
 /// few hundred cycles: ALiBi in f32 ran at a third of causal attention's speed. Ranges allow for the flush: see
-/// ir/interval.h.
+/// ir/range.h.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
 // tests/codegen/exponent.test.cpp — where the scale and log2(e) end up in the exponents of scores, as text
-#include "codegen/facts/exponent.h"
+#include "codegen/facts/gpu_parts.h"
 
 #include "compiler/fold.h"
 #include "compiler/lower.h"

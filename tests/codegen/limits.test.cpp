@@ -1,5 +1,5 @@
 // tests/codegen/limits.test.cpp — a mask is its limits and the rest, and an expression that might wrap is never a limit
-#include "codegen/facts/limits.h"
+#include "codegen/facts/gpu_parts.h"
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "runtime/platform/nvidia/cubin.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 
 namespace attune::tests {
 

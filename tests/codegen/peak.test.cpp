@@ -1,5 +1,4 @@
 // tests/codegen/peak.test.cpp — where the part of a score that does not depend on s is largest
-#include "codegen/facts/exponent.h"
 
 #include "codegen/facts/gpu_parts.h"
 #include "compiler/lower.h"

@@ -1,6 +1,5 @@
 // tests/codegen/splice.test.cpp — splicing a mod's PTX into a skeleton's: NVRTC's texts, damaged texts, and kernels of
 // the corpus compared with kernels that are compiled as a whole
-#include "codegen/source/splice.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // tests/compiler/derive.test.cpp — the derivative of each operation as text, conventions, and gradients of captures
-#include "compiler/derive.h"
+#include "compiler/lower.h"
 
 #include <array>
 #include <limits>

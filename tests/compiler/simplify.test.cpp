@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "compiler/derive.h"
 #include "compiler/lower.h"
 #include "tests/catch.h"
 #include "tests/compiler/language.h"

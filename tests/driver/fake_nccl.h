@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/ranks/transport/nccl.h"
+#include "runtime/ranks/transport/communicator.h"
 
 namespace attune::tests::fake_nccl {
 

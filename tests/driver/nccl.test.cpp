@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "runtime/platform/nvidia/driver.h"
-#include "runtime/ranks/transport/nccl.h"
+#include "runtime/ranks/transport/communicator.h"
 #include "runtime/ranks/transport/transport.h"
 #include "tests/catch.h"
 #include "tests/comes_true.h"

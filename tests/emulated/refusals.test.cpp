@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "runtime/platform/emulated/command.h"
-#include "runtime/platform/emulated/fiber.h"
 #include "runtime/platform/emulated/files.h"
+#include "runtime/platform/emulated/grid.h"
 #include "runtime/platform/nvidia/driver.h"
 #include "tests/child.h"
 #include "tests/comes_true.h"

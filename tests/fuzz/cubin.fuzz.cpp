@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/platform/nvidia/cubin.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 #include "tests/cubin_text.h"
 #include "tests/fuzz/broken.h"
 

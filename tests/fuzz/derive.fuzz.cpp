@@ -1,5 +1,5 @@
 // tests/fuzz/derive.fuzz.cpp — derivatives of random expressions against central differences in double
-#include "compiler/derive.h"
+#include "compiler/lower.h"
 
 #include <algorithm>
 #include <array>

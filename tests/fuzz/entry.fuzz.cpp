@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/machine/cache/entry.h"
+#include "runtime/machine/cache/cache.h"
 #include "tests/fuzz/broken.h"
 
 using namespace attune::runtime;

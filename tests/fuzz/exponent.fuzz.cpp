@@ -1,5 +1,5 @@
 // tests/fuzz/exponent.fuzz.cpp — the exponent of a random score is log2(e) times the score at a scaled s
-#include "codegen/facts/exponent.h"
+#include "codegen/facts/gpu_parts.h"
 
 #include <numbers>
 

@@ -1,5 +1,5 @@
 // tests/tools/npy.test.cpp — .npy files: read, written, and refused where they are hostile
-#include "runtime/machine/npy.h"
+#include "runtime/machine/archive.h"
 
 #include <algorithm>
 #include <array>

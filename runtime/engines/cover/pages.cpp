@@ -1,5 +1,4 @@
 // runtime/engines/cover/pages.cpp — finds missing pages in a page table, and asks the cover whether a query needs them
-#include "runtime/engines/cover/pages.h"
 
 #include <algorithm>
 #include <optional>

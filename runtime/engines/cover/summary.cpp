@@ -1,6 +1,6 @@
 // runtime/engines/cover/summary.cpp — minima and maxima of blocks of a tensor at several scales, and runs of equal
 // elements
-#include "runtime/engines/cover/summary.h"
+#include "runtime/engines/cover/tiles.h"
 
 #include <algorithm>
 #include <array>

@@ -2,14 +2,37 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "compiler/bind.h"
 #include "compiler/cover.h"
 #include "compiler/lower.h"
-#include "runtime/engines/cover/summary.h"
+#include "ir/eval.h"
+#include "runtime/engines/call.h"
 #include "runtime/engines/layout.h"
 
 namespace attune::runtime {
+
+/// Throws an Error if a page does not exist that the mask may keep a key of: engines take zeros for its keys. Reads the
+/// page table and captured tensors, on the host, and nothing else; while no page is missing, only the page table.
+void refuse_missing_pages(const Call& call);
+
+/// Reads for a cover's expressions: captures in the first slots, their summaries after them. Least and Greatest are
+/// exact for any box of elements, from blocks at several scales along the last two dimensions: O(log^2) of the box's
+/// size. A tensor of plain i32 is not copied: its data must outlive this object.
+class Summaries {
+ public:
+  Summaries(std::span<const Tensor> captures, std::span<const compiler::Summary> wanted);
+  ~Summaries();
+  Summaries(Summaries&&) noexcept;
+
+  const ir::ReadCapture& read() const { return read_; }
+
+ private:
+  struct Data;
+  std::vector<std::shared_ptr<const Data>> data_;  ///< by capture; null where no summary is wanted
+  ir::ReadCapture read_;
+};
 
 enum class Keep : std::uint8_t { None, Some, All };
 

@@ -2,6 +2,8 @@
 // what its parts share
 #pragma once
 
+#include <span>
+
 #include "runtime/engines/cpu/operands.h"
 #include "runtime/engines/cpu/query_tiles.h"
 #include "runtime/engines/cpu/visits.h"
@@ -108,5 +110,20 @@ struct BackwardScratch {
 /// Adds to dq and to the captured gradients (by slot); stores dk and dv, or leaves them in its part's sums.
 void run(const BackwardState& state, const BackwardTask& task, BackwardScratch& scratch, Pass pass,
          float* const* gradients);
+
+/// The current tile of keys, packed in the scratch, and the memory for the sums of its gradients.
+struct KeysAtHand {
+  BackwardScratch& s;
+  Pass pass;
+  float* const* gradients;  ///< of captured tensors, by slot
+  std::int32_t tile = 0;
+  float *dk = nullptr, *dv = nullptr;  ///< transposed
+  /// The first row of the chunk and the current reader, in delta_sums and in dq.
+  std::int64_t first_row = 0;
+};
+
+/// `visits`: one per group of query rows.
+void meet(const BackwardState& state, const KeysAtHand& keys, const QueryTile& queries,
+          std::span<const VisitedColumns> visits);
 
 }  // namespace attune::runtime::cpu

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/engines/cpu/tile_pair.h"
 #include "runtime/engines/layout.h"
 #include "runtime/engines/merge.h"
 #include "runtime/machine/tensor.h"

@@ -1,5 +1,5 @@
 // runtime/engines/cpu/tile_pair.cpp — a tile of keys against a tile of queries: the backward's five products, p and ds
-#include "runtime/engines/cpu/tile_pair.h"
+#include "runtime/engines/cpu/backward_plan.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // runtime/machine/cache/entry.cpp — one file of the cache: a head of lines, then bytes; parsed without trusting the
 // file
-#include "runtime/machine/cache/entry.h"
+#include "runtime/machine/cache/cache.h"
 
 #include <charconv>
 

@@ -1,6 +1,6 @@
 // runtime/platform/emulated/fiber.cpp — a separate stack for each thread of an emulated kernel, and switches between
 // them
-#include "runtime/platform/emulated/fiber.h"
+#include "runtime/platform/emulated/grid.h"
 
 #include <cerrno>
 #include <cstdint>

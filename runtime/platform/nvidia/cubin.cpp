@@ -1,5 +1,5 @@
 // runtime/platform/nvidia/cubin.cpp — a cubin's sections, symbols and attributes; every offset in it may be wrong
-#include "runtime/platform/nvidia/cubin.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 
 #include <cstring>
 

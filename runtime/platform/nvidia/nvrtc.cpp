@@ -28,7 +28,6 @@
 #include "runtime/machine/options.h"
 #include "runtime/machine/threads.h"
 #include "runtime/machine/watch/watch.h"
-#include "runtime/platform/nvidia/cubin.h"
 
 namespace attune::runtime::cuda {
 namespace {

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <attune/watch.h>
@@ -13,6 +15,35 @@
 #include "codegen/source/source.h"
 
 namespace attune::runtime::cuda {
+
+struct KernelNeeds {
+  int registers = 0;  ///< of a thread
+  int frame = 0;      ///< bytes of local memory of a thread: arrays, and registers that are spilled
+};
+
+/// Reads a cubin, a 64-bit ELF file. Its bytes may be damaged, and must outlive this object.
+class Cubin {
+ public:
+  explicit Cubin(std::string_view bytes);
+  /// None: the cubin is damaged, or has no such kernel.
+  std::optional<KernelNeeds> needs(std::string_view symbol) const;
+  /// The machine code of a kernel; empty in the same cases.
+  std::string_view code(std::string_view symbol) const;
+
+ private:
+  struct Section {
+    std::string_view name, bytes;
+    std::uint32_t type = 0, link = 0;
+  };
+  std::optional<Section> section(std::uint64_t nth) const;
+  std::optional<Section> named(std::string_view name) const;
+  std::string_view symbol(std::uint64_t nth) const;
+
+  std::string_view bytes_, headers_, names_;
+  std::uint64_t sections_ = 0;
+  Section symbols_{};
+  std::string_view symbol_names_;
+};
 
 /// NVRTC parses one program at a time and does not order those that wait: with five other programs, a mod's functions
 /// took 0.50 s, of which 0.05 were their own (13.0, 16 idle cores). So attune orders them itself: first the kernel of a

@@ -1,6 +1,5 @@
 // runtime/ranks/transport/nccl.cpp — NVIDIA's NCCL, opened by name at first use: its functions, Errors for its results,
 // and the transports that it makes
-#include "runtime/ranks/transport/nccl.h"
 
 #include <bit>
 #include <mutex>

@@ -18,7 +18,7 @@
 #include <attune/error.h>
 
 #include "codegen/choose/kernel.h"
-#include "codegen/source/splice.h"
+#include "codegen/source/skeleton.h"
 #include "runtime/engines/cuda/kernels/consider.h"
 #include "runtime/machine/background.h"
 #include "runtime/machine/mutex.h"

@@ -1,5 +1,5 @@
 // tests/runtime/engines/cover/pages.test.cpp — missing pages are refused where a query needs them, and only there
-#include "runtime/engines/cover/pages.h"
+#include "runtime/engines/cover/tiles.h"
 
 #include <attune/attune.h>
 

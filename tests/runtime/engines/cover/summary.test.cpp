@@ -1,5 +1,5 @@
 // tests/runtime/engines/cover/summary.test.cpp — least, greatest and runs, against a walk through the elements
-#include "runtime/engines/cover/summary.h"
+#include "runtime/engines/cover/tiles.h"
 
 #include <algorithm>
 #include <array>

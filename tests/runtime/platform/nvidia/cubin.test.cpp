@@ -1,6 +1,6 @@
 // tests/runtime/platform/nvidia/cubin.test.cpp — what a cubin says of its kernels, and damaged ones. Whether it is what
 // NVIDIA's assembler says is a test of codegen's.
-#include "runtime/platform/nvidia/cubin.h"
+#include "runtime/platform/nvidia/nvrtc.h"
 
 #include <random>
 

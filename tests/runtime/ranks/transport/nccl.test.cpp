@@ -1,5 +1,5 @@
 // tests/runtime/ranks/transport/nccl.test.cpp — NCCL that is missing, or too old
-#include "runtime/ranks/transport/nccl.h"
+#include "runtime/ranks/transport/communicator.h"
 
 #include "tests/catch.h"
 #include "tests/golden.h"
