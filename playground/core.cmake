@@ -1,13 +1,14 @@
 # playground/core.cmake — attune_playground_core(): which files of the runtime the playground is made of
 
 # attune_playground_core(ROOT INTO): the runtime's files that the playground's includes lead to, x.h standing for x.cpp,
-# with engines/cuda/no_cuda.cpp for the CUDA engine and its platform, and attention/arrays.cpp, which has no header of its own. Read from
-# the sources, so that a file that moves is found where it is. WebAssembly is built of these, and natively a test program,
-# which does not link if a file is missing.
+# with engines/cuda/no_cuda.cpp for the CUDA engine and its platform, and files that have no header of their own. Read
+# from the sources, so that a file that moves is found where it is. WebAssembly is built of these, and natively a test
+# program, which does not link if a file is missing.
 function(attune_playground_core root into)
   file(GLOB open ${root}/playground/*.cpp)
   set(seen ${open})
-  set(core ${root}/runtime/engines/cuda/no_cuda.cpp ${root}/runtime/attention/arrays.cpp)
+  set(core ${root}/runtime/engines/cuda/no_cuda.cpp ${root}/runtime/attention/arrays.cpp
+    ${root}/runtime/engines/cover/summary.cpp ${root}/runtime/machine/npy.cpp)
   while(open)
     list(POP_FRONT open file)
     if(file MATCHES "^${root}/runtime/.*[.]cpp$")

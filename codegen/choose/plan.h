@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "codegen/choose/kind.h"
-#include "codegen/cuda/contract/traits.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include <attune/tensor.h>
 
 namespace attune::codegen {

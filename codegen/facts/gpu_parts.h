@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codegen/choose/plan.h"
-#include "codegen/cuda/contract/traits.cuh"
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/facts/ds_term.h"
 #include "codegen/facts/parts.h"
 #include "compiler/lower.h"

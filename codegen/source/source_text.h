@@ -48,7 +48,7 @@ std::uint32_t source_uses(const ir::Expr& e);
 /// it.
 std::string source_locals(std::uint32_t uses, const ir::Signature& signature);
 
-/// The head, then the traits that differ from their defaults in contract/traits.cuh, broken into lines as clang-format
+/// The head, then the traits that differ from their defaults in contract/args.cuh, broken into lines as clang-format
 /// does.
 std::string source_traits(const std::string& head, const std::vector<std::string>& list);
 

@@ -102,7 +102,7 @@ TEST_CASE("a user's names never meet the source's", "[cuda]") {
   const codegen::Header file{"codegen/cuda/empty/empty.cuh", text.c_str()};
   const codegen::KernelDescriptor empty{.name = "empty", .headers = std::span(&file, 1)};
   for (std::size_t at = 0; at < all.size(); at += each) {
-    if (!in_turn(at / each / 2, 3)) continue;  // neighbours, which have both architectures
+    if (!in_turn(at / each / 2, 6)) continue;  // neighbours, which have both architectures
     const auto part = [&](std::size_t i) { return std::span(round).subspan(at + i * each, each); };
     const auto made = [&](std::size_t in_mask) { return named(part(0), in_mask, part(1), part(2), part(3)); };
     // With a summary of each capture, ptxas would take half a minute.

@@ -156,12 +156,13 @@ TEST_CASE("heads of a group are visited together", "[emulated]") {
     shape.kv_heads = 2;
     // One head, as many as lanes make up, and others.
     for (const std::int64_t group : d == 64 ? std::array{1, 3} : std::array{2, 5}) {
+      if (!in_turn(group > 2, 3)) continue;
       INFO(d << ' ' << group);
       shape.q_heads = 2 * group;
       CHECK(wrong(engine, "kv <= q + 40 * h - 60", shape) == "");
     }
     many.q_heads = 35;  // more than a warp has lanes
-    if (d == 64) CHECK(wrong(engine, "kv <= q + 40", many) == "");
+    if (d == 64 && in_turn(2, 3)) CHECK(wrong(engine, "kv <= q + 40", many) == "");
     shared.batch = 3, shared.q_heads = 4, shared.kv_heads = 2, shared.kv_shared = true;
     CHECK(wrong(engine, "kv <= q + 40", shared) == "");
     CHECK(wrong(engine, "kv <= q", packed({300, 1, 129, 70}, d)) == "");

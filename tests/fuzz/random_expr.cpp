@@ -307,7 +307,7 @@ Bounds RandomEnv::bounds(std::uint64_t seed) const {
 std::uint64_t fuzz_count() {
   const char* count = std::getenv("ATTUNE_FUZZ");
   if (count) return std::strtoull(count, nullptr, 10);
-  return tests::sanitized ? 5'000 : tests::turn() ? 20'000 : 100'000;
+  return tests::sanitized ? 3'000 : tests::turn() ? 12'000 : 100'000;
 }
 
 }  // namespace attune::ir

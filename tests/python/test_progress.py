@@ -42,6 +42,12 @@ def shown(screen):
     return [page for page in screen.ever if "attune compiles forward-f32" in page]
 
 
+def of_turn(nth):
+    """Half of the tests that wait for slow compilations run in a turn."""
+    return pytest.mark.skipif(not in_turn(nth, 2), reason="it is in another turn")
+
+
+@of_turn(0)
 def test_terminal_shows_it_below_the_cursor_and_clears_it():
     screen, status = told(lambda: on_terminal([sys.executable, "-c", CALL], **environment()),
                           lambda made: shown(made[0]))
@@ -59,12 +65,14 @@ def test_terminal_where_it_is_not_wanted(more):
     assert (status, shown(screen)) == (0, [])
 
 
+@of_turn(1)
 def test_options_are_stronger_than_the_environment():
     program = SLOW + 'attune.options["ATTUNE_PROGRESS"] = "off"\nslow()\n'
     screen, status = on_terminal([sys.executable, "-c", program], **environment(ATTUNE_PROGRESS="on"))
     assert (status, screen.text()) == (0, "")
 
 
+@of_turn(0)
 def test_piped_stderr_is_silent_unless_asked():
     said = piped(CALL)
     assert (said.returncode, said.stdout, said.stderr) == (0, "begun, done\n", "")
@@ -89,6 +97,7 @@ def test_short_calls_show_nothing():
     assert (said.returncode, said.stderr) == (0, "")
 
 
+@of_turn(1)
 def test_several_threads_share_the_line():
     program = SLOW + """
 import threading
@@ -106,6 +115,7 @@ print("done")
     assert screen.text() == "done"
 
 
+@of_turn(0)
 def test_results_are_the_same():
     program = SLOW + "sys.stdout.buffer.write(slow().tobytes())"
     run = lambda how: subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=200,
@@ -141,6 +151,7 @@ def notebook(*how, **more):
     return int(count), first, last
 
 
+@of_turn(1)
 def test_notebook_shows_it_below_the_cell_and_empties_it():
     count, first, last = told(notebook, lambda made: made[0])
     assert count >= 2 and first.startswith("attune compiles forward-f32") and last == "''"
@@ -154,6 +165,7 @@ def test_notebook_where_it_is_not_wanted_or_fails(how, more, least):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@of_turn(1)
 def test_a_hook_of_the_program():
     facts, ident = [], []
 

@@ -19,7 +19,7 @@ KEPT = {"ATTUNE_CACHE": os.environ["ATTUNE_TEST_CACHE"], "ATTUNE_CACHE_SIZE": "4
 
 
 class Contract(Calls):
-    turns = 2
+    turns = 4
 
     def run_attention(self, *arguments, target="oracle", **environment):
         return self.attune("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", self.out, "--target", target,

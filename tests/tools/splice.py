@@ -19,7 +19,7 @@ def caching(folder):
 
 
 class Splice(Calls):
-    turns = 2
+    turns = 3
 
     @classmethod
     def setUpClass(cls):

@@ -15,6 +15,8 @@ RUN = "run --q q.npy --k k.npy --v v.npy --target oracle --out"
 
 
 class Trouble(Calls):
+    turns = 2
+
     # A line of bash, in which `attune` is the command line.
     def bash(self, line, **environment):
         return subprocess.run(["bash", "-c", f'attune() {{ "{ATTUNE}" "$@"; }}\n{line}'], cwd=self.at,

@@ -27,6 +27,8 @@ def sections(page):
 
 
 class Verbs(Calls):
+    turns = 2
+
     def done(self, *arguments, status=0, **how):
         said = self.attune(*arguments, **how)
         self.assertEqual((said.returncode, said.stderr), (status, ""), arguments)

@@ -1,6 +1,5 @@
 // codegen/cuda/backward_sm90/producer.cuh — the producer warp of Hopper's backward, which finds the steps of its
-// block's items; and loads for a step: operands, and lse and delta of its rows, by the producer warp or, where that has
-// too few registers, by a warp of its own
+// block's items, and what loads a step: operands, lse and delta, by that warp or by one of its own
 #pragma once
 
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"

@@ -1,8 +1,8 @@
 // codegen/cuda/contract/mod.cuh — the contract between a user's expression and a kernel
 #pragma once
 
+#include "codegen/cuda/contract/args.cuh"
 #include "codegen/cuda/contract/ops.cuh"
-#include "codegen/cuda/contract/traits.cuh"
 
 namespace attune {
 

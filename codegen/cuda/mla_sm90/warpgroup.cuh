@@ -1,6 +1,5 @@
 // codegen/cuda/mla_sm90/warpgroup.cuh — the registers of a consumer warpgroup of MLA on Hopper, and its steps: scores,
-// then the probabilities of both warpgroups times its half of the values; its epilogue, which stores results or a part
-// of them, and recomputes rows pair by pair on the exact path
+// the probabilities of both warpgroups times its half of the values, and the epilogue
 #pragma once
 
 #include "codegen/cuda/mla_sm90/items.cuh"

@@ -1,6 +1,5 @@
-// codegen/cuda/parts/entry.cuh — what a call hands to a kernel: the struct of its arguments; of a batch entry where its
-// queries and keys lie, at which positions, in which pages; and which tiles of keys a tile of queries visits, in which
-// order
+// codegen/cuda/parts/entry.cuh — where a batch entry's queries and keys lie, at which positions, in which pages; and
+// which tiles of keys a tile of queries visits, in which order
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
