@@ -163,8 +163,8 @@ class Banding {
     }
   }
 
-  /// A simpler expression that is never less (`up`) or never more than a bound along the tile's axis: for the ends of a
-  /// run the position inside it, for x / 16 * 16 the x.
+  /// A simpler expression that is never less (`up`) or never more than a bound along the tile's axis: for an end of a
+  /// run, the position inside the run; for x / 16 * 16, x.
   Expr beside(const Expr& e, bool up) const {
     if (tile_.summary_read(e) == (up ? Summary::Of::RunFirst : Summary::Of::RunLast)) return e->args[e->arity - 1u];
     if ((e->op == Op::Add || e->op == Op::Sub) && ir::is_literal(e->args[1])) {

@@ -168,7 +168,7 @@ Cover cover(const Expr& of_mask, const ir::Signature& signature, const Expr& sco
   const auto tidy = [&](const Expr& e) { return strict(simplify(e, cover_bounds()), range); };
   made.may_keep = tidy(can.hold);
   made.may_drop = tidy(can.fail);
-  // Along one axis, the tile spans part of the other axis and all of this one.
+  // For the bands along an axis, the tile spans all of that axis and its own part of the other.
   tile.set(q, {integer(0), minus_one(ir::input(Input::KVLen))});
   made.along_kv = bands(solve(mask, Input::KV, tile), Input::KV, tile);
   tile.set({ir::input(Input::QBegin), minus_one(ir::input(Input::QEnd))}, kv);

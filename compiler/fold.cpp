@@ -1,5 +1,5 @@
 // compiler/fold.cpp — a score split for the loop over pairs: terms that cancel, affine parts, bounds, and fields that
-// vary less than a pair
+// are computed once per head, row or column
 #include "compiler/fold.h"
 
 #include <array>

@@ -1,5 +1,5 @@
-// compiler/fold.h — a score split for the loop over pairs: terms that cancel, affine parts, bounds, and fields that
-// vary less than a pair
+// compiler/fold.h — a score split for the loop over pairs: terms that cancel, affine parts, bounds, and fields that are
+// computed once per head, row or column
 #pragma once
 
 #include "compiler/mod.h"

@@ -112,7 +112,7 @@ class Writer {
         named_.emplace(node->digest, name);
       }
     value_ = text(root, 0);
-    // A literal alone is not a value of the kernel.
+    // A literal alone would have a type of C++, not Float, Int or Bool.
     if (is_cpp() && ir::is_literal(root)) value_ = fmt::format("{}({})", type(root), value_);
     return fine_;
   }

@@ -1,5 +1,5 @@
-// compiler/trace.cpp — the DSL's operators and functions make nodes; a running trace gives captures and parameters
-// slots
+// compiler/trace.cpp — the DSL's operators and functions make nodes; a running trace assigns slots to captures and
+// parameters
 #include "compiler/trace.h"
 
 #include <algorithm>

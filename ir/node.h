@@ -1,4 +1,4 @@
-// ir/node.h — an expression: pure, immutable, named by the digest of its content; and the first rule that one breaks
+// ir/node.h — an expression: pure, immutable, named by the digest of its content; verify() finds a broken rule
 #pragma once
 
 #include <array>

@@ -301,7 +301,7 @@ Operand Parser::named(const Token& t) {
 Parser::NamedValue Parser::named_value() {
   const auto found = token_.kind == Tok::Name ? names_.find(lexer_.slice(token_)) : names_.end();
   if (found == names_.end() || found->second.kind != Meaning::Capture) return {.number = ternary()};
-  // A captured tensor has no index; with an index it begins a number.
+  // A name without an index passes the captured tensor itself; with an index it reads a number.
   const Lexer lexer = lexer_;
   const Token token = token_, last = last_;
   advance();

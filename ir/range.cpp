@@ -195,7 +195,7 @@ class Narrowing {
     Interval now;
     int visits = 0;
   };
-  /// Every path to a shared node may narrow it again: a limit.
+  /// Every path to a shared node may narrow it again; this limits how often.
   static constexpr int most_visits = 4;
 
   /// Records the fact that `e` lies in `fact`. Follows the fact into the arguments if it is new, or if an earlier run

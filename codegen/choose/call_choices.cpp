@@ -1,5 +1,5 @@
-// codegen/choose/call_choices.cpp — the kernels that could compute a call, for each way that it takes; all of its
-// sources, in the order of its launches
+// codegen/choose/call_choices.cpp — the kernels that could compute each way of a call; all sources of a call, in the
+// order of its launches
 #include "codegen/choose/call_choices.h"
 
 #include <algorithm>

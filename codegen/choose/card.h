@@ -50,8 +50,8 @@ int special_functions(const compiler::Mod& mod);
 /// Random numbers per pair.
 int random_numbers(const compiler::Mod& mod);
 
-/// Multiplications of a random number, Philox 4x32-10, whose operands depend on both q and kv: of 20, the other five
-/// can be hoisted out of the loop over pairs.
+/// Of the 20 multiplications of a random number (Philox 4x32-10), those whose operands depend on both q and kv. The
+/// other five can be hoisted out of the loop over pairs.
 inline constexpr int multiplications_a_random = 15;
 /// 32-bit multiplications per multiprocessor and clock, from 8.0 to 12.0, according to CUDA's table.
 inline constexpr int multiplications_a_clock = 64;

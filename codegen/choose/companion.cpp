@@ -32,7 +32,7 @@ Grid transpose_grid(const LaunchCall& call) {
   return {static_cast<unsigned>(chunks * transposed_batch(p) * p.kv_heads * transposed_tiles(p, call.plan)), 1, 1};
 }
 
-/// Blocks for the rows of the largest of four tensors.
+/// Blocks for the rows of the largest of q, k, v and grad_o; blockIdx.y says which of them a block splits.
 Grid split_rows_grid(const LaunchCall& call) {
   const compiler::Problem& p = call.problem;
   const auto lines = [&](std::int64_t sets, std::int64_t length) {

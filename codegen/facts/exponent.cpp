@@ -1,5 +1,5 @@
-// codegen/facts/exponent.cpp — the score as a power of two, with its factors moved to where they cost least; where its
-// part without s is largest
+// codegen/facts/exponent.cpp — the score as a power of two, its factors moved to where they cost least; the place where
+// its part without s is largest
 #include "codegen/facts/gpu_parts.h"
 
 #include <algorithm>

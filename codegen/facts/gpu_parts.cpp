@@ -238,8 +238,8 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   return out;
 }
 
-/// The c of dropout, `kept ? p * c : 0`; null for another prob mod. A kernel may multiply by c once, at the end, so it
-/// is the same finite number for all pairs of a call.
+/// The c of dropout, `kept ? p * c : 0`; null for another prob mod. c is the same finite number for all
+/// pairs of a call, so that a kernel may multiply by it once, at the end.
 Expr factor_of_kept(const Expr& prob) {
   if (prob->op != Op::Where || prob->args[0]->op != Op::Kept || !ir::is_literal(prob->args[2], 0)) return nullptr;
   const Expr& chosen = prob->args[1];

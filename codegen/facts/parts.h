@@ -57,8 +57,8 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
 /// True if `e` is p times something that does not depend on p.
 bool linear_in_p(const ir::Expr& e);
-/// True if p prob'(p) == prob(p), as of thresholds: then the sum of p dp of a row, which the softmax subtracts, is dO .
-/// O. prob(0) is then 0.
+/// True if p prob'(p) == prob(p), as of thresholds. The sum of p dp over a row, which the softmax's gradient subtracts,
+/// is then dO . O, and prob(0) is 0.
 bool delta_is_of_o(const ir::Expr& prob);
 /// True if prob(0) is 0 for any values of the captured tensors: a masked-out pair may then count as one whose p is 0.
 bool keeps_zero(const ir::Expr& prob);

@@ -64,7 +64,7 @@ Expr distant_part(const Expr& score) {
     const auto of_head = [](const Expr& n) { return n->op != Op::Field || ir::field_level(*n) == ir::Level::Head; };
     return count_reads(e) >= least && std::ranges::all_of(nodes, of_head) && compiler::by_distance(e);
   };
-  // In order, so that the last one has no other around it.
+  // In order, so the last one found lies within no other.
   Expr out;
   for (const Expr& e : ir::in_order(score))
     if (is_one(e)) out = e;

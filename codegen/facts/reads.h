@@ -26,7 +26,7 @@ ir::Expr distant_part(const ir::Expr& score);
 /// The reads of an expression that differ between the pairs of a head.
 int count_reads(const ir::Expr& e);
 
-/// The tanh of a score that is a function of s by this tanh alone, outside of sums. Null: none.
+/// The tanh, outside of sums, through which alone the score depends on s; null if there is none.
 ir::Expr only_tanh(const ir::Expr& score);
 
 /// True if the indices of a copied_read() but the last are linear in q.

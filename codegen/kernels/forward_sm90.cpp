@@ -201,7 +201,7 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
       tile.small_tanh = 1;
       out.push_back(tile);
     }
-  // A single read had 0.96 of the rate there if it was made once a distance, and has 1.00 to 1.17 elsewhere.
+  // Where `slower`, a single read that was made once a distance had 0.96 of the rate; elsewhere it has 1.00 to 1.17.
   const bool slower = narrow && facts.skips && length == Length::to_1k;
   if (width <= 192 && facts.distant_reads > (slower ? 1 : 0))
     for (Tile tile : usual) {
@@ -227,8 +227,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   all.insert(all.end(), usual.begin(), usual.end());
   std::vector<Variant> out;
   for (Tile& tile : all) {
-    // One or two tiles of queries for each head: blocks that take them in rounds end as evenly, and no counter is
-    // cleared before.
+    // If a head has one or two tiles of queries, blocks that take them in rounds end as evenly as with a counter, which
+    // would have to be cleared before.
     const bool few = kind.length <= (tile.m > 64 ? Length::to_224 : Length::to_80);
     tile.dynamic = facts.listed || (facts.skips && !few) || spec.packed;
     out.push_back(variant_of(forward_sm90.name, tile, members));

@@ -51,7 +51,7 @@ void each_of_c(Code& code, const Block& block, const std::function<void(unsigned
     body(c_tile + i, code.at(block.c, code.f32(), block.c_row * (i / 2 * side) + i % 2 * side));
 }
 
-/// C = keep C in memory, from where the tiles then load it.
+/// Multiplies the rows of C by `keep` in memory, from where the tiles load C afterwards.
 void scale(const Kit& kit, Code& code, const Block& block) {
   code.loop(code.index(0), code.index(kit.tiling.mr), 1, [&](Val r) {
     const Val times = code.load(code.f32(), code.at(block.keep, code.f32(), r));

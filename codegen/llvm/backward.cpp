@@ -1,4 +1,4 @@
-// codegen/llvm/backward.cpp — the backward kernels around the user's expressions: probabilities again, and gradients
+// codegen/llvm/backward.cpp — the backward kernels around the user's expressions: recomputed probabilities, gradients
 #include "codegen/llvm.h"
 #include "codegen/llvm/pairs.h"
 #include "codegen/llvm/scatter.h"

@@ -344,7 +344,7 @@ void define_weigh(const Kit& kit) {
     const Val simple = code.branch(all_weigh(of), yes,
                                    [&] { return Code::Carried{all_finite(kit, code, of, wide)}; })[0];
     const Val done = select(simple, wide, none);
-    // Meanwhile fetches as many values, in memory order, some lines per register of columns.
+    // Meanwhile fetches as many further values, in memory order: some lines for each register of columns.
     code.loop(none, done, kit.tiling.width, {values.at(code, j + ahead), none},
               [&](Val c, const Code::Carried& fetched) {
                 const auto next = fetch_lines(kit, code, all, dv, fetched);

@@ -60,7 +60,7 @@ Val every_fourth(Val a) {
   return lanes.size() == 1 ? lane(a, 0) : codegen::shuffle(a, lanes);
 }
 
-/// The words of blocks, at the other coordinates of `at`.
+/// Philox's words of each `block`, with the other coordinates of `at`.
 FourWords words_of(Val seed, const Coordinates& at, Val block, std::uint32_t second, int rounds) {
   // Widen everything to the same lanes, since a value carried by a loop keeps its type.
   const Val all = like(seed, like(at.q, block));

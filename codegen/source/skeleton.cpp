@@ -138,7 +138,7 @@ class Split {
         out.push_back(std::move(one));
     return out;
   }
-  /// The value again, from variables x<first> and on; counts them.
+  /// The text that makes the value again from variables x<next> and on; moves `next` past them.
   std::string value(const std::string& type, std::size_t& next) const {
     const auto one = [&] { return fmt::format("x{}", next++); };
     if (type == "float") return one();

@@ -236,7 +236,7 @@ class Functions {
   }
 
  private:
-  /// The name of a held part joins the signature.
+  /// Adds a held part to the signature, as a parameter called `name`.
   void hold(const Expr& part, const char* name) {
     as_held_.emplace(part->digest, ir::param(static_cast<std::uint32_t>(signature_.params.size()), ir::Type::F32));
     signature_.params.push_back({name, ir::Type::F32});

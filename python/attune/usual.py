@@ -38,7 +38,7 @@ def manifests() -> list[dict[str, Any]]:
         ([plain, causal, window, causal_documents], f16, training),
         ([plain, causal], {**bf16, "packed": True}, training),
         ([plain, causal], {**paged, "q_len": 1, "group": [1, 4, 8]}, serving),
-        # Pages of fewer than 8 rows are copied first: all of them have the kernels of 1.
+        # Pages of fewer than 8 rows are copied first, so the kernels for pages of 1 row serve them all.
         ([causal], {**paged, "packed": True, "page_size": [1, 16, 64]}, serving)]] + [
             # Drafts: heads share tiles of few queries.
             {"mods": [causal], "shapes": {**paged, "d": 128, "packed": True, "q_len": 8, "group": [4, 8]},

@@ -27,7 +27,7 @@ struct With : Pinned {
   /// Lets Ctrl-C stop the call.
   void listen();
 
-  /// C's `progress`: calls the Python function with `told`. Not 0: stop.
+  /// C's `progress`: calls the Python function with `told`. A result other than 0 stops the call.
   template <class... Told>
   std::int32_t tell(Told... told) {
     return !raised.guard([&] {

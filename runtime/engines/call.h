@@ -57,7 +57,7 @@ struct Call {
   const Tensor& q() const { return is_forward() ? forward().q : backward().q; }
 };
 
-/// Makes a Call of a call that binds nothing, or that has passed compiler::check_bound with all slots bound.
+/// The Call of `asked`, which binds nothing, or has passed compiler::check_bound with all slots bound.
 template <class Asked>
 Call call_of(const compiler::LoweredMod& mod, const Asked& asked, const compiler::Problem& problem) {
   return {.mod = mod, .args = compiler::args_of(mod, asked), .problem = problem, .what = asked};

@@ -27,7 +27,7 @@ namespace {
 
 using std::filesystem::path;
 
-/// Microseconds of CPU time, and of time, of one group.
+/// The CPUs that one group may use: microseconds of CPU time by microseconds of the period.
 std::optional<double> limit_of(const path& group) {
   double time = 0, period = 0;
   // Without a limit the text is "max 100000", and "max" is not a number.

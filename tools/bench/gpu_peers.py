@@ -21,7 +21,7 @@ SHORT = ((77, 256), (200, 64), (512, 32), (1000, 16))  # positions and batch ent
 TRAINED = ["alibi", "softcap", "relative", "window", "prefix", "document"]
 VARLEN = (2048, 1792, 1536, 1280, 1024, 768, 512, 256)  # lengths of packed sequences, at 16 heads
 PRODUCTS = {"forward": 2, "backward": 5, "step": 7}  # of a pair
-# Heads, key heads, queries, batch entries and keys of each.
+# Heads, key heads, queries, batch entries, and keys of an entry.
 DECODE = ((32, 8, 1, 1, 131072), (32, 8, 1, 16, 8192), (32, 8, 1, 64, 4096), (32, 8, 1, 64, 8192), (32, 8, 1, 8, 512),
           (64, 8, 1, 64, 8192), (64, 8, 8, 64, 8192))
 PEERS = {"dense": ["cudnn", "flash", "fa4"], "short": ["cudnn", "flash", "fa4"],

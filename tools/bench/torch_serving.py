@@ -16,7 +16,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m
 APART = {"f32": 1e-5, "bf16": 2e-2}  # norm of the difference from f32 by that of the result, of the first entry
 ROUND = 20  # calls of a graph
 FLASHINFER_PAGE = 16  # where attune's call is dense
-# As attune's text; functions of the same for FlexAttention and the check are in `functions`.
+# Mods as attune's text; `functions` has the same ones as functions, for FlexAttention and the check.
 TEXTS = {"alibi": {"score": "s + slope[h] * f32(kv - q)"}, "softcap": {"score": "30.0f * tanh(s / 30.0f)"},
          "table": {"score": "s + table[q - kv]"}, "window": {"mask": f"q - kv < {WINDOW}"},
          "tree": {"mask": "kv < kv_len - q_len || tree[b, q, clamp(kv - (kv_len - q_len), 0, q_len - 1)]"}}

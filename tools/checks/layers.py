@@ -1,5 +1,5 @@
-# tools/checks/layers.py — refuses an #include that goes against the arrows between rooms or against the floors of
-# runtime, and a getenv outside options
+# tools/checks/layers.py — refuses an #include that the arrows between rooms (top folders) or the floors (layers) of
+# runtime do not allow, and a getenv outside options
 import re
 from pathlib import PurePosixPath
 

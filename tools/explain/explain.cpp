@@ -149,7 +149,7 @@ void explain(const ExplainOptions& o) {
   write_json(all, 2);
 }
 
-/// The call is for a GPU of the card's compute capability.
+/// Makes the call one for a GPU of the card's compute capability.
 void take_card(ExplainOptions& o) {
   std::vector<std::string> names;
   for (const codegen::Card& one : codegen::cards()) names.emplace_back(one.name);

@@ -84,7 +84,7 @@ class Editor : public LineReader {
     const char* text = el_gets(edit_, &count);
     if (!text || count <= 0) {
       std::fputs("\n", stdout);
-      // A search ends as if the input had, and leaves no errno.
+      // Ctrl-C during a search looks like the end of the input, and sets no errno.
       if (interrupted != 0) {
         el_set(edit_, EL_UNBUFFERED, 0);
         el_reset(edit_);

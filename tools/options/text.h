@@ -26,7 +26,7 @@ using runtime::Captures, runtime::Owned, runtime::TextAttention, runtime::read_t
 struct TextOptions : runtime::Written {
   /// Also --mod, whose lines the other options replace.
   void add_options_to(CLI::App& verb, Captures allowed);
-  /// These options, and the expression without an option; the text is its meaning, for the help.
+  /// Adds these options, and the expression that stands without an option; `what`: its meaning, for the help.
   void add_to(CLI::App& verb, const std::string& what = any_bare);
   static constexpr const char* any_bare = "a mask if it is a Bool, else a score";
 };

@@ -106,7 +106,7 @@ struct Keys80 {
     if constexpr (User::traits.listed) return walk_list(args, of.at.b, of.at.h, tiles, tile);
     return walk_of_keys<m>(user, of.entry, of.at, of.head, first_key(), min(first_key() + n, keys.length));
   }
-  /// Tiles rise, so partial tiles come first under a causal mask.
+  /// Visits tiles of queries in rising order: under a causal mask the partial ones come first.
   __device__ static int visit_of(const Walk& walk, int i) { return walk.count - 1 - i; }
 
   __device__ void load_queries(const Reader& of, int q_tile, int stage) {

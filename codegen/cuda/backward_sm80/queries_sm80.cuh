@@ -70,7 +70,7 @@ class VisitedKeys {
       default: return all_parts;
     }
   }
-  /// A bit for each tile of keys within this tile of the table that is visited; and whether no pair is masked out.
+  /// A bit for each visited tile of keys in tile t of the table; and `whole` if none of their pairs is masked out.
   __device__ unsigned parts(int t) const {
     if (t >= tiles_) return 0;
     const int* const at = words_ + static_cast<long long>(t) * stride_;
@@ -114,7 +114,7 @@ struct SharedQueries80 {
       .m = Tile::m, .n = Tile::n, .d = Tile::d, .dv = Tile::dv, .stages = Tile::stages, .element = size};
 };
 
-/// Shared memory of kernels that have it without asking.
+/// A line of static shared memory, which a kernel has without asking for it at the launch.
 struct alignas(128) StaticLine {
   uint4 units[8];
 };

@@ -37,7 +37,7 @@ struct Diagonals90 {
 
   __device__ int of_step(int i) const { return __shfl_sync(~0u, word, i); }
 
-  /// Stores the sums that the next tile does not meet, one distance per lane, and moves on to that tile.
+  /// Stores the sums of distances that the next tile does not have, one per lane, and moves on to that tile.
   __device__ void move_on() {
     const bool falls = of_step(0) & Step::falls;
     const int lane = lane_asked(), g = lane / 4, turns = (g + (g >> 2)) / 2, y = 2 * ((lane - turns) & 3) + (g >> 2);
@@ -62,7 +62,7 @@ struct Diagonals90 {
   __device__ void sum(int buffer) {
     const int lane = lane_asked(), g = lane / 4, t = lane & 3, row = lane & 7, matrix = lane / 8;
     const bool odd = g & 1, second = g & 2, third = g & 4, joins0 = 2 * t < g, joins1 = 2 * t + 1 < g;
-    // Block (query, key) of the four of an operand: (0, 0), (0, 1), (1, 1), (1, 2).
+    // The four blocks of an operand, as (query, key): (0, 0), (0, 1), (1, 1), (1, 2).
     const unsigned from = shared.ds()[buffer].from(8 * (matrix / 2) + row);
     const int key = 16 * (matrix / 2 + matrix % 2);
     const unsigned identity = (2 * t == g ? ElementOf<Element>::one : 0) |

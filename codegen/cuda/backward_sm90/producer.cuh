@@ -232,8 +232,8 @@ struct Loader90Backward {
 
   /// Finds the sets per section: args.section, or more if items are short, because short items start in faster
   /// succession; and for path 2 whether items have few steps per head. The steps per item come from a table, or from
-  /// the bands of 32 sampled tiles, one per lane: over all heads, and along the queries or in the middle of some
-  /// sequences. All blocks get the same result.
+  /// the bands of 32 sampled tiles, one per lane, which are spread over all heads and along the queries, or lie in the
+  /// middle of some sequences. All blocks get the same result.
   __device__ void find_sections() {
     float visits = 0, keys = 0;
     if constexpr (User::traits.listed) {

@@ -154,8 +154,8 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
       return x;
   }
 
-  /// P = exp2(S - lse), of which prob(P) is an operand in `p` unless rounded late. `s` then holds P times the slope, in
-  /// f32.
+  /// P = exp2(S - lse). Leaves prob(P) as an operand in `p`, unless that is rounded late, and P times the slope in
+  /// `s`, in f32.
   __device__ void weigh(int stage) {
     const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3));
     float2 under{};

@@ -34,8 +34,8 @@ struct KeysLayout90 {
       k_full = weights_full + 16 * warps, v_full = k_full + 8, k_held = v_full + 8, bytes = k_held + 8;
 };
 
-/// `d`, `dv`: columns of all parts of a row. Weights are f32, rows of queries have a factor of q and one of grad_o, and
-/// 64 columns of results pass over keys, and over values.
+/// `d`, `dv`: columns of all parts of a row. Weights are f32, rows of queries have a factor of q and one of grad_o.
+/// The memory of keys must hold 64 columns of f32 results, and so must that of values.
 constexpr KeysLayout90 keys_layout_f32(int m, int n, int d, int dv, int stages) {
   return {.m = m,
           .n = n,
@@ -61,7 +61,7 @@ struct QueriesLayout90 {
       v_full = k_full + 16 * stages, bytes = v_full + 16 * v_stages;
 };
 
-/// `d`, `dv`: columns of all parts of a row. 64 columns of results pass over queries.
+/// `d`, `dv`: columns of all parts of a row. The memory of queries must hold 64 columns of f32 results.
 constexpr QueriesLayout90 queries_layout_f32(int m, int n, int d, int dv, int stages, int v_stages) {
   return {
       .m = m, .n = n, .d = d, .dv = dv, .stages = stages, .v_stages = v_stages, .element = 2, .results = 4 * 64 * m};

@@ -19,7 +19,7 @@ concept NarrowedTile = requires {
   requires(Tile::parts == 1 || Tile::parts == 2) && Tile::n == 64;
 };
 
-/// Rows with larger numbers are not split: the bits of 2^78. So two rows' factors have a finite product.
+/// The bits of 2^78. Rows with larger numbers are not split, so that the product of two rows' factors is finite.
 constexpr unsigned most_split = 127 + 78 << 23;
 
 __device__ inline unsigned larger(unsigned x, unsigned y) { return x > y ? x : y; }

@@ -116,7 +116,7 @@ struct SumDs {
     __device__ Range(const StoredDs::Groups& groups, int nth, int all)
         : begin(min(nth * groups.size, all)), end(min(begin + groups.size, all)) {}
   };
-  /// Eight elements of a row: what shares them, the row, and the first key.
+  /// Eight elements of a row: the batch entries and heads that share them, the row, and the first key.
   struct Place {
     Range b, h;
     int row, key, count;

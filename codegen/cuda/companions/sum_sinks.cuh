@@ -27,7 +27,7 @@ __device__ inline void add_ends(const BackwardArgs& args, const User& user, cons
     const float lse = *row_of(args.lse, at.b, at.h, position), delta = *row_of(args.delta, at.b, at.h, position),
                 of_lse = args.grad_lse.data ? *row_of(args.grad_lse, at.b, at.h, position) : 0.0f,
                 share = sink == -infinity ? 0.0f : power_of_two((sink - lse) * (1 / ln2));
-    // Where lse or delta is NaN, so is each dS. A row without pairs has none.
+    // Where lse or delta is NaN, so is each dS of the row. A row without pairs has no dS.
     const float sum = lse == lse ? of_lse + share * delta : lse;
     const Int q = entry.query(nearest);
     user.by_end(row < end && lse != -infinity, sum, head, user.row(head, at, q), at, q);

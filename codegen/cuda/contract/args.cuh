@@ -94,7 +94,7 @@ struct ForwardArgs : Entries {
   unsigned* next;    ///< the next tile of a dynamic schedule, 0 before the launch; null: one block per tile
 };
 
-/// f32 in DecodeArgs::parts per row, besides its results: their sum, and the exponent that the sum is relative to.
+/// f32 in DecodeArgs::parts per row, besides its results: the row's sum, and the exponent that this is relative to.
 constexpr int part_floats = 4;
 
 /// For kernels whose blocks share the keys of a tile of queries.

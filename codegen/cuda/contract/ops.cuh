@@ -187,7 +187,7 @@ __device__ inline bool kept(Int seed, Int n, Int b, Int h, Int q, Int kv) {
   return static_cast<int>(u) < n.i();
 }
 
-/// kept() of 32 pairs: of the 16 keys of each block, bit by bit, the lowest first.
+/// kept() of 32 pairs, one bit each, the lowest key first: the 16 keys of block `low`, then those of `high`.
 __device__ inline unsigned kept_word(Int n, const FourWords& low, const FourWords& high) {
   const unsigned share = static_cast<unsigned>(min(max(n.i(), 0), 65536));
   // `below`: the bits of u so far are below those of share.

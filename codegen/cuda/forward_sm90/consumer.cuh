@@ -387,8 +387,7 @@ struct ForwardTwoWalks90 : ForwardConsumer90<Group, Tile, User> {
   }
 };
 
-// ---- each tile of keys ends before the next: scores, softmax, results
-// ------------------------------------------------
+// ---- each tile of keys ends before the next: scores, softmax, results -----------------------------------------------
 
 /// For groups whose operands leave no registers for the scores of the next tile: the softmax of a warpgroup overlaps
 /// the products of the other warpgroup alone. Group: Warpgroup3Tf32 of forward_f32_sm90.cuh or a similar type. With

@@ -20,7 +20,7 @@ template <class Tile>
 concept ForwardTile = requires {
   typename Tile::Element;  // of q, k and v: bf16, f16; e4m3 and float for kernels of their own
   typename Tile::Out;      // of o
-  // Queries: 64 for each consumer warpgroup. With one, several blocks share an SM. Keys.
+  // m: queries, 64 for each consumer warpgroup; with one warpgroup, several blocks share an SM. n: keys.
   requires Tile::m == 64 || Tile::m == 128 || Tile::m == 192;
   requires Tile::n % 16 == 0;
   // Head widths, rounded up.

@@ -74,8 +74,8 @@ struct ColumnWords {
   __device__ Col col() const { return __builtin_bit_cast(Col, *this); }
 };
 
-/// Computes the columns of each tile, and the largest term() of each warp's columns. A lane t of four has columns 8 i +
-/// 2 t and the next for all i, which lie together.
+/// Computes the columns of each tile, and the largest term() of each warp's columns. The columns that a lane t of four
+/// reads, 8 i + 2 t and the next for all i, lie together in shared memory.
 template <class Tile, class User>
 struct FindColumns90 : FindNumbers90<Tile, User> {
   using Base = FindNumbers90<Tile, User>;
@@ -202,7 +202,7 @@ struct Distances90 {
   /// Calls f(i, r, e, number) for every score of this thread, as ForwardScores90::each() counts them.
   template <class F>
   __device__ void each(const F& f) const {
-    // Of score i = 0, r = 0, e = 0. A step of i moves by 8 numbers, as does r, back.
+    // The number of score i = 0, r = 0, e = 0. A step of i moves 8 numbers forward, a step of r 8 back.
     const int first = Tile::m - 1 - row - lane / 4 + 2 * (lane & 3);
     const unsigned from = shared + 4 * (first & ~1) + (first & 1) * Shared90<Tile>::at.distant_copy;
     float2 now = shared_get2(from - 32);
@@ -234,7 +234,7 @@ struct DrawnWords90 {
       of_row[w][r] = static_cast<unsigned>(shared_get(numbers + 4 * static_cast<unsigned>(at))) * by;
     });
   }
-  /// Calls f(i, r, mask) for the columns 8 i + 2 (lane % 4) and the next of row r, of which the mask has 16 bits each.
+  /// Calls f(i, r, mask) for two columns of row r, 8 i + 2 (lane % 4) and the next; the mask has 16 bits for each.
   template <class F>
   __device__ void each(const F& f) const {
     each_word([&](int w, int r) {

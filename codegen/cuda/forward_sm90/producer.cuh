@@ -148,7 +148,7 @@ struct EntryKeys : KeyRows<Tile> {
   static constexpr int threads = 32, box = Tile::box, boxes = Tile::n / box, of_lane = (boxes + 31) / 32;
   static_assert(boxes * box == Tile::n && !come_transposed<Tile> && !transposes_values<Tile>);
 
-  /// The first row; of pages: for each of this lane's boxes its page, and its first row in the page.
+  /// The first row. Over pages also the page of each of this lane's boxes, and the box's first row in that page.
   struct Places {
     int row, page[of_lane], row_of_page[of_lane];
   };
@@ -352,7 +352,7 @@ struct ForwardProducer90 {
     }
   }
 
-  /// Loads the keys of each tile, for a first walk that has no use for values; `queries` after the first ones.
+  /// Loads the keys of each tile, for a first walk, which needs no values; if `queries`, queries after the first keys.
   __device__ void load_keys(const Item& item, bool queries) {
     const Walk& walk = item.walk;
     typename Source::Places here = source.look_up(walk.last * Tile::n), next = source.look_up(walk.tile(1) * Tile::n);

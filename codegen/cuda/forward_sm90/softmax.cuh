@@ -62,8 +62,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   }
   __device__ float scaled(float x) const { return User::traits.scaled ? x * factor : x; }
 
-  /// Raises the maxima before powers() of a tile whose term() may be larger than before, so that no power overflows for
-  /// it. `by`: the factors of what is relative to them.
+  /// Raises the maxima before powers() of a tile whose term() may be larger than before, so that no power overflows.
+  /// `by`: the factors for what is relative to the old maxima.
   __device__ void raise(float (&by)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -299,7 +299,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     else
       return 1;
   }
-  /// Between two walks: per_power of both rows; lse and max.
+  /// Between the two walks: computes per_power of both rows, and stores lse and max.
   __device__ void end_sums(const Work& work, bool empty) {
     static_assert(!is_in_parts<Tile> && !has_before<Tile>);
     const int r = lane & 1, q = work.tile * queries_of<Tile> + query(lane / 4 + 8 * r);
@@ -384,8 +384,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   /// Bytes from a chunk of results to the next.
   static constexpr int o_stride = (leave_over_values<Tile> ? 64 : Tile::m) * chunk_bytes;
 
-  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes. `memory`: for its
-  /// warpgroup's results, if they leave over values.
+  /// Stores the results of a warp's 16 rows through shared memory, in swizzled rows of 128 bytes. `memory`: the
+  /// memory of values that its warpgroup's results go through, if leave_over_values.
   __device__ void store(const Work& work, unsigned memory) {
     if constexpr (is_in_parts<Tile>) return leave(work);
     const unsigned into = leave_over_values<Tile> ? memory + 16 * warp * chunk_bytes

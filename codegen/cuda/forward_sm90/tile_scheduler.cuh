@@ -23,7 +23,7 @@ constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max && !two_wal
 template <class Tile, class User>
 constexpr bool leads = recomputes<Tile, User>&& HasTerm<User>&& ElementOf<typename Tile::Element>::bytes >= 2;
 
-/// The softmax of a tile gives powers up to 2 to this. FP8 operands have to use the range of their type: e4m3 has
+/// The powers of a tile's softmax are at most 2 to this. FP8 operands have to use the range of their type: e4m3 has
 /// numbers between 2^-9 and 448.
 template <class Element>
 constexpr float most_exponent = 0;
@@ -100,8 +100,8 @@ template <class Tile>
 constexpr bool in_turn = parts_of<Tile> > 1 || (ElementOf<typename Tile::Element>::bytes == 1 && Tile::dv > 128);
 
 /// True if a warpgroup may begin at a later tile of keys than the last warpgroup of its block, which has the last
-/// queries: the tiles before it are masked out for all of its rows. A causal mask leaves no whole tile of 128 keys out
-/// for 64 of 128 queries, and 192 x 96 was slower with it. Two walks have no code for it.
+/// queries: the tiles before it are masked out for all of its rows. In 128 x 128 a causal mask leaves no
+/// whole tile out for one warpgroup; 192 x 96 was slower with a later begin; two walks have no code for it.
 template <class Tile, class User>
 constexpr bool begins_late = User::traits.skips && !User::traits.listed && Tile::heads == 1 && Tile::n < Tile::m &&
                              Tile::m % Tile::n != 0 && ElementOf<typename Tile::Element>::bytes == 2 &&

@@ -40,7 +40,7 @@ struct Query {
   Where at;
   Int origin, q;
 };
-/// What a query's pairs need of its row, which is this one of its tensors.
+/// What the pairs of a query need of its row. `position`: that row, in lse and delta.
 template <class User>
 __device__ inline RowEnd end_of(const BackwardArgs& args, const User& user, const Query<User>& of, int position) {
   const float rest = user.rest(of.head, of.row, of.at, of.origin, of.q);

@@ -131,7 +131,7 @@ struct ExactRow {
     x.template load<typename Tile::Element>(xs, position);
     y.template load<typename Tile::Element>(ys, position);
   }
-  /// Both dot products of a query's and a key's pair.
+  /// Both dot products of the pair that this row and `other` make.
   __device__ PairNumbers with(const ExactRow& other) const { return {x.dot(other.x), y.dot(other.y)}; }
 };
 

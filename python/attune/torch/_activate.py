@@ -100,7 +100,7 @@ def _hand_over(library: Any, name: str, key: str) -> None:
     """Makes the operator of attune's to which the kernel in C++ hands over what is torch's own."""
     operator = getattr(torch.ops.aten, name).default
     _own[name] = torch.library.get_kernel(operator, key)
-    # C++ reads the lengths off q and k: torch 2.11 mixes up the types of unlike results.
+    # No max_q, max_k: torch 2.11 mixes up types if results differ in type. C++ reads both lengths off q and k.
     given, gives = str(operator._schema).removeprefix("aten::").split(" -> ")
     library.define(f"{given} -> {gives.replace('SymInt max_q, SymInt max_k, ', '')}")
 

@@ -36,7 +36,7 @@ struct Entry {
 struct Results {
   Made out{}, lse{}, largest{};
 
-  /// Makes them for a call whose other tensors are set, and adds them to the call. This must stay where it is.
+  /// Makes them for a call whose other tensors are set, and adds them to the call. The Results must not move then.
   void make(attune_call& call, bool with_lse, bool with_max);
 };
 

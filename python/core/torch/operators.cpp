@@ -104,7 +104,7 @@ bool attend(OperatorCall& given) {
   return true;
 }
 
-/// Gradients of gradients are refused by attune::once, whose node Python has.
+/// Passes `grads` through attune::once, whose node, written in Python, refuses gradients of gradients.
 void refuse_next(std::vector<Made>& grads, const OperatorCall& given) {
   const Shim& s = shim();
   Shim::List made = nullptr, read = nullptr;

@@ -112,7 +112,7 @@ struct Refused {
   std::string why;
   unsigned bit = 0;  ///< of a reason that comes again
   /// A forward and its backward must be refused alike if they drop, because each has to know what the other's kernel
-  /// drew. If they may not be, the user gets an exception.
+  /// drew. False: this reason may refuse one of them alone, so the user gets an exception.
   bool is_alike = true;
 };
 
@@ -154,7 +154,7 @@ class OperatorCall {
   /// As [batch, heads, positions, width], where the operator has [batch, positions, heads, width].
   const attune_tensor* by_heads(const attune_tensor* of);
 
-  /// The tensors of the call besides its captures. False if Python must make it; throws a Refused if torch must.
+  /// Reads the call's tensors, without captures. False if Python must make the call; throws a Refused if torch must.
   bool read_tensors();
 
   /// The attention; sets captures and integers of the call. Null if attune.torch does not make one.

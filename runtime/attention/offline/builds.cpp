@@ -40,8 +40,8 @@ class GpuBuild {
   GpuBuild(std::shared_ptr<const compiler::LoweredMod> of, int arch)
       : of_(std::move(of)), arch_(arch), target_(name_of(TargetName{.arch = arch})) {}
 
-  /// Builds the kernel of one way that supports such calls, the facts about kernels that were tried before it, and the
-  /// kernel that lists its tiles. `call`: of the way.
+  /// Builds the kernel that such calls take for one way, the facts about kernels that were tried before it, and the
+  /// kernel that lists its tiles. `call` has the spec of this way.
   void walker(codegen::Way way, const codegen::CallSpec& call) {
     const codegen::KernelSpec& spec = call.spec;
     const codegen::GpuParts parts = codegen::parts_of(*of_, call, way);
@@ -134,8 +134,8 @@ class GpuBuild {
   std::vector<Built> out_;
 };
 
-/// The calls of each length that the request is for. It says neither how many tiles of queries there are nor how large
-/// a cache is: where kernels differ by that, these are calls of both kinds.
+/// The calls of each length that the request is for. A request says neither how many tiles of queries there are nor how
+/// large a cache is: where kernels differ by that, these are calls of both kinds.
 std::vector<codegen::CallSpec> calls_of(const Request& request) {
   using codegen::Length;
   std::vector<Length> lengths{codegen::all_lengths.rbegin(), codegen::all_lengths.rend()};

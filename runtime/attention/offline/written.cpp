@@ -31,7 +31,7 @@ Assignment split(const std::string& option, const std::string& whole) {
   return {option, whole, whole.substr(0, equals), whole.substr(equals + 1)};
 }
 
-/// Runs `body`; an Error about a name gets the option as its place.
+/// Runs `add`; an Error without a place gets the option as its place.
 template <class F>
 void at(const Assignment& a, F add) {
   try {

@@ -13,8 +13,8 @@
 
 namespace attune::runtime {
 
-/// Throws an Error if a page does not exist that the mask may keep a key of: engines take zeros for its keys. Reads the
-/// page table and captured tensors, on the host, and nothing else; while no page is missing, only the page table.
+/// Throws an Error if the mask may keep a key whose page does not exist: engines would take zeros for it. Reads only
+/// the page table, on the host, and, if a page is missing, captured tensors.
 void refuse_missing_pages(const Call& call);
 
 /// Reads for a cover's expressions: captures in the first slots, their summaries after them. Least and Greatest are

@@ -48,7 +48,7 @@ CapturedSums::CapturedSums(const Call& call, const KernelsFor& what, const codeg
   }
 }
 
-/// Proven only for an index that is itself a coordinate and is never clamped.
+/// An axis counts as separate only if an index is that coordinate itself, and is never clamped.
 std::array<bool, BackwardPlan::axes> CapturedSums::separate_axes(const Gradient& gradient,
                                                                  const codegen::BackwardParts& parts,
                                                                  const compiler::Problem& problem) const {

@@ -64,7 +64,7 @@ class ForwardRun {
   Tensor take_split(int width);
   KeyParts take_key_parts(int count);
   float* take_parts(std::int64_t rows, std::int64_t blocks);
-  /// Takes what each family takes last. True if launches follow.
+  /// Takes the memory that every family of kernels takes last. True if launches follow.
   bool begin();
 
   int known_parts(std::int64_t tiles, std::int64_t sharers) const;

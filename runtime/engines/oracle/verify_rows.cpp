@@ -131,7 +131,7 @@ std::optional<Wrong> wrong(const Judged& row) {
 
 namespace {
 
-/// Positions and lengths, if they differ between entries.
+/// The first positions; the lengths too if entries differ in them.
 std::string positions_text(const compiler::Problem& p) {
   std::string out = p.has_q_offsets() ? fmt::format(" q_offsets={}", fmt::join(p.per_entry->q_offsets, ","))
                                       : fmt::format(" q_offset={}", p.q_offset);

@@ -9,7 +9,7 @@
 
 namespace attune::runtime {
 
-/// A call has waited this long before it is reported, and then at this rate.
+/// A wait is reported once it has lasted `wait_reported`, and then every `wait_pause`.
 inline constexpr std::chrono::milliseconds wait_reported{1000}, wait_pause{100};
 
 class Waiting;

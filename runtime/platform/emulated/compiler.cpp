@@ -85,8 +85,8 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// In a forked process: the parent keeps using the compiler, which reads a source until no process has its writing
-  /// end open.
+  /// In a forked process: the parent keeps using the compiler, which reads a source until no process holds the
+  /// writing end of that source's pipe.
   void leave_to_parent() {
     process_ = 0;
     sources_.clear();

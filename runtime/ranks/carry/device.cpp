@@ -341,8 +341,8 @@ class DeviceCarrier : public Carrier {
   void compute(Forward& call, const compiler::Problem& p, const compiler::Slice& part, compiler::PartSink sink,
                cuda::cu::Stream stream) {
     const compiler::LoweredMod& mod = mods_(sink);
-    // A part must use the kernel that one rank would use. Both kernels have the same expressions, but the choices may
-    // differ where registers are scarce.
+    // A part must use the kernel that the whole call would use on one rank. Chosen for the part, it could differ where
+    // registers are scarce, although the expressions are the same.
     if (mod.mod.whole && !by_keys_ && !kernel_)
       kernel_ = {.variant = cuda::forward_variant(slice(rank_.call().mod, call, rank_.problem()), means_on(stream_)),
                  .only = true,

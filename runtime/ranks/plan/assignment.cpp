@@ -43,7 +43,7 @@ std::vector<Span> merged(std::vector<Span> spans) {
   return out;
 }
 
-/// Queries a cover about one block of queries.
+/// Asks a cover about one block of queries.
 struct Asked {
   const Tiles* tiles;  ///< null: the mask keeps all pairs
   const Problem& problem;

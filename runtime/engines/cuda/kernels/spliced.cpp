@@ -88,7 +88,7 @@ class Coming {
   static std::pair<Objects::Kept, std::shared_ptr<Coming>> find(const Asked& what) {
     // In a forked child, no thread continues what the parent was making.
     std::string name = fmt::format("{} {}", getpid(), what.content);
-    // Without the mutex, whose holder may wait for no other thread.
+    // Looked up without the mutex, because a thread that holds it may not wait for another.
     if (Objects::Kept kept = objects().find(what)) return {std::move(kept), nullptr};
     const std::lock_guard lock(mutex);
     if (!all.insert(name).second) return {};
@@ -162,7 +162,7 @@ void compile_later(const codegen::Source& whole, int spilled, codegen::SplitSour
   });
 }
 
-/// The spliced kernel; without a cubin, if there is none: then `made` is the reason.
+/// The spliced kernel. If there is none, the result has no cubin, and its `made` says why.
 Binary spliced(const codegen::Source& whole, const codegen::SplitSource& split, Splicing how,
                std::shared_ptr<Coming>& missing) {
   if (objects().find(asked_for(spills, split.skeleton)))
