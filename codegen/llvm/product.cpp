@@ -1,5 +1,4 @@
-// codegen/llvm/product.cpp — products with a packed operand, in blocks that stay in registers; packs row-major matrices
-// for them
+// codegen/llvm/product.cpp — products with a packed operand, blocked for registers; packs row-major matrices for them
 #include <array>
 #include <llvm/IR/IntrinsicsX86.h>
 

@@ -397,8 +397,8 @@ struct Queries80 {
     }
   }
 
-  /// Computes S and dP for one pass alone, beside a kernel of a whole backward: adds up delta, or the terms by row and
-  /// by pair.
+  /// Recomputes S and dP for a kernel that computes the rest of the backward; sums delta, or the terms by row and by
+  /// pair.
   template <Pass pass>
   __device__ void sum_once_more() {
     if (first_query() >= entry.queries.length) return;

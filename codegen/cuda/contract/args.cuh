@@ -9,7 +9,7 @@ namespace attune {
 /// Four warps, which issue products together.
 constexpr int warpgroup_threads = 128;
 
-/// A block has one warpgroup that loads and others that compute; a thread of each keeps so many registers.
+/// A block has one warpgroup that loads and others that compute. `loading`, `computing`: registers per thread.
 struct Block90 {
   int consumers = 2;  ///< warpgroups that compute
   int loading = 40, computing = 232;
@@ -412,8 +412,8 @@ struct Traits {
   bool has_last = false;   ///< keys after last()
   bool has_keep = false;   ///< pairs for which keep() is false
   bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
-  int keep_block = 0;  ///< keep() is the same for all keys of a block of so many, from a multiple of it on: 16 to 128;
-                       ///< 0: of none so large
+  int keep_block = 0;  ///< keep() is the same for all keys of an aligned block of this size, 16 to 128; 0: there is no
+                       ///< such block
   bool has_prob = false;      ///< prob() changes p
   bool linear_prob = true;    ///< prob() is a multiple of p, so it may act before the normalisation
   bool drops = false;         ///< prob() is kept(drop_seed(), drop_share(), ...) ? p * drop_factor() : 0

@@ -141,7 +141,7 @@ constexpr std::array rows{
              .usual = [](Request& r) { r.each_length = true; }},
     row<&KernelSpec::max>("max", flags, "true if the call asks for each row's largest score"),
     row<&KernelSpec::packed>("packed", flags, "true if sequences are packed"),
-    size<&Sizes::q_len>("q_len", "queries of the longest sequence; so many that kernels do not ask if left out"),
+    size<&Sizes::q_len>("q_len", "queries of the longest sequence; too many to matter if left out"),
     size<&Sizes::group>("group", "query heads of a key head; 1 if left out"),
     size<&Sizes::page_size>("page_size", "rows of a page of a paged KV cache; no pages if left out"),
     row<&KernelSpec::cache, &KvCache::fp8>("fp8_kv", flags, "true if the KV cache is FP8 (E4M3) and q is not"),
