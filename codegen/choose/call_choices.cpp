@@ -91,8 +91,7 @@ std::vector<CallSource> call_sources(const compiler::LoweredMod& lowered, const 
   };
   const GpuParts& parts = call.ways[0].parts;
   const KernelPlan of_call{.spec = what.call.spec};
-  // Of the gradients that a call can ask for, dS is the only one that is not 0.
-  const bool sums = call.ways.size() > 1 || !parts.gradient || !parts.gradient->ds;
+  const bool sums = call.ways.size() > 1 || !parts.gradient || parts.gradient->sums_exactly();
   const auto around = [&](Companion::When when) {
     for (const Companion* one : companions_of_calls())
       if (one->when == when && !what.lists && one->is_needed(parts, of_call) && (sums || one != &captured_sums))

@@ -54,13 +54,14 @@ std::optional<DsTerm> as_ds(const compiler::Mod& mod, const compiler::Scatter& t
 
 }  // namespace
 
-std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted) {
+std::vector<DsTerm> ds_terms(const compiler::Mod& mod, const Wanted& wanted) {
+  std::vector<DsTerm> out;
   // Parts of a call see positions, heads and batch entries of the whole call.
-  if (mod.whole) return std::nullopt;
+  if (mod.whole) return out;
   for (const compiler::Scatter& one : mod.dscore.captures)
     if (wanted[one.capture])
-      if (std::optional<DsTerm> out = as_ds(mod, one)) return out;
-  return std::nullopt;
+      if (std::optional<DsTerm> term = as_ds(mod, one)) out.push_back(std::move(*term));
+  return out;
 }
 
 }  // namespace attune::codegen

@@ -25,7 +25,7 @@ struct DsTerm {
   ir::Expr factor;
 };
 
-/// The first term of this form whose tensor no other term adds to.
-std::optional<DsTerm> ds_term(const compiler::Mod& mod, const Wanted& wanted);
+/// The terms of this form whose tensors no other term adds to.
+std::vector<DsTerm> ds_terms(const compiler::Mod& mod, const Wanted& wanted);
 
 }  // namespace attune::codegen

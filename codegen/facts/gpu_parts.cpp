@@ -136,7 +136,7 @@ void sum_whole(GradientParts& of, const std::vector<bool>& by_distance) {
   bool any = false;
   for (std::size_t i = 0; i < of.terms.size(); ++i) any |= along(i) && of.terms[i].whole == Term::Sum::pair;
   // The number of tiles places sums along diagonals, and it differs in launches that store dS of some of the keys.
-  if (!any || of.ds) return;
+  if (!any || !of.ds.empty()) return;
   // If a warp sums diagonals anyway, terms that could be summed by head cost less there.
   for (std::size_t i = 0; i < of.terms.size(); ++i)
     if (along(i)) of.terms[i].whole = Term::Sum::diagonal;
@@ -204,7 +204,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                     .keeps_zero = keeps_zero(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
-                    .ds = ds_term(mod, wanted),
+                    .ds = ds_terms(mod, wanted),
                     .of_sink = {}};
   roots.push_back(gathered(of_product(mod.dscore.by, scale)));
   roots.push_back(gathered(value_of(mod.dprob.by)));
@@ -215,7 +215,6 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
       // dS along a diagonal is the gradient of the score if the gradients of the score and of s are equal.
       const std::vector<Expr> factors = factors_of(scatter);
       distances.push_back(!by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance));
-      const bool is_ds = out.ds && out.ds->capture == scatter.capture;
       const Term::Sum parts = sum_of_parts(scatter);
       out.terms.push_back({.capture = scatter.capture,
                            .by_prob = by_prob,
@@ -223,7 +222,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                            .rank = scatter.index.size(),
                            .first = roots.size(),
                            .parts = parts,
-                           .whole = is_ds                            ? Term::Sum::ds
+                           .whole = out.is_of_ds(scatter.capture)    ? Term::Sum::ds
                                     : !by_prob && ends_rows(scatter) ? Term::Sum::end
                                                                      : parts});
       for (const Expr& index : scatter.index) roots.push_back(of_product(index, scale));
@@ -269,6 +268,14 @@ std::vector<const Term*> GradientParts::summed_by(Term::Sum sum, bool whole) con
   for (const Term& term : terms)
     if ((whole ? term.whole : term.parts) == sum) out.push_back(&term);
   return out;
+}
+
+bool GradientParts::is_of_ds(std::uint32_t slot) const {
+  return std::ranges::find(ds, slot, &DsTerm::capture) != ds.end();
+}
+
+bool GradientParts::sums_exactly() const {
+  return static_cast<std::size_t>(std::ranges::count(wanted, true)) > ds.size();
 }
 
 bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {

@@ -70,10 +70,14 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true, keeps_zero = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
-  std::optional<DsTerm> ds{};  ///< the term that is summed by `ds` in a whole backward
+  std::vector<DsTerm> ds{};  ///< the terms that are summed by `ds` in a whole backward, in their order
 
   /// The terms that a kernel for a whole backward (or, not `whole`, for a part of it) sums in this way.
   std::vector<const Term*> summed_by(Term::Sum sum, bool whole) const;
+  /// True if a whole backward computes the tensor's gradient from stored dS.
+  bool is_of_ds(std::uint32_t slot) const;
+  /// True if it sums any tensor's gradient exactly.
+  bool sums_exactly() const;
   /// Terms of the sink's gradient: their indices depend only on b and h.
   std::vector<compiler::Scatter> of_sink;
 };

@@ -23,7 +23,7 @@ std::string_view sums_function(Term::Sum sum) {
     case Term::Sum::pair: return "by_pair";
     case Term::Sum::diagonal: return "by_diagonal";
     case Term::Sum::end: return "by_end";
-    case Term::Sum::ds: return "ds_factor";
+    case Term::Sum::ds: return "by_ds";
   }
   return {};
 }
@@ -138,12 +138,17 @@ class TermFunctions {
     for (const Term* term : all(sum)) statements += addition(*term, "add_together", flow);
     return function(head, statements);
   }
-  /// What dS is multiplied by.
+  /// What dS is multiplied by in the nth term.
   std::string factor() {
-    const Term& term = *all(Term::Sum::ds)[0];
-    const std::string text = parts_.gradient->ds->factor ? value(element(term.first + term.rank)) : "1.0f";
-    return function("float ds_factor(Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
-                    fmt::format("    return {};\n", text));
+    std::string statements;
+    for (std::size_t nth = 0; const Term* term : all(Term::Sum::ds)) {
+      const bool has_factor = parts_.gradient->ds[nth].factor != nullptr;
+      statements += fmt::format("    if (nth == {}) return {};\n", nth,
+                                has_factor ? value(element(term->first + term->rank)) : "1.0f");
+      ++nth;
+    }
+    return function("float ds_factor(int nth, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
+                    statements + "    return 0;\n");
   }
   std::string sink() {
     std::string statements;
@@ -180,7 +185,7 @@ std::string gradient_traits(const GradientParts& gradient, bool whole) {
   for (const Term::Sum sum : in_registers) says_count(sum);
   says_count(Term::Sum::diagonal);
   if (count(Term::Sum::pair)) list.emplace_back(".by_pair = true");
-  if (count(Term::Sum::ds)) list.emplace_back(".stores_ds = true");
+  says_count(Term::Sum::ds);
   if (count(Term::Sum::end)) list.emplace_back(".by_end = true");
   if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
@@ -196,7 +201,7 @@ bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
 }
 
 bool leaves_ds(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && parts.gradient->ds && sums_whole(plan);
+  return parts.gradient && !parts.gradient->ds.empty() && sums_whole(plan);
 }
 
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan) {
@@ -205,7 +210,7 @@ std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& pl
   const ir::Signature signature = source_signature(parts.mod());
   const bool has_ds = leaves_ds(parts, plan);
   for (std::uint32_t slot = 0; slot < parts.gradient->wanted.size(); ++slot)
-    if (parts.gradient->wanted[slot] && !(has_ds && slot == parts.gradient->ds->capture))
+    if (parts.gradient->wanted[slot] && !(has_ds && parts.gradient->is_of_ds(slot)))
       out.push_back(sums_of(signature, slot));
   if (leaves_diagonals(parts, plan)) out.emplace_back("diagonals");
   return out;

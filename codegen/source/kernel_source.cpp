@@ -75,10 +75,10 @@ std::string args_type(const KernelPlan& plan) {
 Source source_of(const GpuParts& parts, const KernelPlan& plan, const std::string& kernel, const std::string& file,
                  std::string_view path) {
   const Mod& mod = parts.mod();
-  const UserText user{
-      .comment = source_comment(mod),
-      .text = user_source(parts, plan, path.empty() ? Lines::no : Lines::yes).text(),
-      .bytes = source_bytes(mod, plan.spec.strides.offsets64, source_sums(parts, plan).size(), leaves_ds(parts, plan))};
+  const UserText user{.comment = source_comment(mod),
+                      .text = user_source(parts, plan, path.empty() ? Lines::no : Lines::yes).text(),
+                      .bytes = source_bytes(mod, plan.spec.strides.offsets64, source_sums(parts, plan).size(),
+                                            leaves_ds(parts, plan) ? parts.gradient->ds.size() : 0)};
   Source out = source_around(user, parts, plan, kernel, file);
   for (auto& fact : mod.facts()) out.facts.push_back(std::move(fact));
   if (path.empty()) return out;

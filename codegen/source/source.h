@@ -37,7 +37,7 @@ inline constexpr const char* line_option = "--generate-line-info";
 
 /// The last members of `struct User` in a backward's source: for each captured tensor whose gradient is requested,
 /// except one computed from stored dS, a pointer to exact_words words per element (exact_sum.cuh); then a pointer to
-/// sums along diagonals, if there are any. Where dS is stored, a StoredDs follows.
+/// sums along diagonals, if there are any. Where dS is stored, a StoredDs follows, and a SumOfDs for each tensor.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
 /// True if the plan's kernel writes sums along diagonals.
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan);
@@ -71,10 +71,15 @@ Source end_source(const KernelPlan& plan);
 Source cover_source(const compiler::LoweredMod& lowered, bool offsets64, int arch,
                     CoverForm what = CoverForm::of_queries);
 
+/// Stored dS, and what is computed from it.
+struct DsArgs {
+  StoredDs stored;
+  std::span<const SumOfDs> sums;
+};
 /// The bytes of a source's `struct User`. `captures` by slot, on the device; `params` by slot, as Param holds them;
 /// `offsets64` as in the sources; `sums` as source_sums() names them; `ds`: null unless dS is stored.
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
                                   std::span<const double> params, float scale, bool offsets64,
-                                  std::span<void* const> sums = {}, const StoredDs* ds = nullptr);
+                                  std::span<void* const> sums = {}, const DsArgs* ds = nullptr);
 
 }  // namespace attune::codegen

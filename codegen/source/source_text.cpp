@@ -180,22 +180,26 @@ std::string source_members(const compiler::Mod& mod, const ir::Signature& signat
 
 std::vector<std::byte> user_bytes(const compiler::Mod& mod, std::span<const Tensor> captures,
                                   std::span<const double> params, float scale, bool offsets64,
-                                  std::span<void* const> sums, const StoredDs* ds) {
+                                  std::span<void* const> sums, const DsArgs* ds) {
   Layout layout;
   for (std::size_t i = 0; i < mod.captures.size(); ++i)
     put_capture(layout, captures[i], mod.captures[i].rank, offsets64);
   for (std::size_t i = 0; i < mod.params.size(); ++i) put_param(layout, mod.params[i].type, params[i]);
   layout.put(scale);
   for (void* const at : sums) layout.put_pointer(at);
-  if (ds) layout.put(*ds);
+  if (ds) {
+    layout.put(ds->stored);
+    for (const SumOfDs& one : ds->sums) layout.put(one);
+  }
   return layout.take();
 }
 
-std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums, bool stores_ds) {
+std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums, std::size_t of_ds) {
   const std::vector<Tensor> captures(mod.captures.size());
   const std::vector<double> params(mod.params.size());
-  const StoredDs ds{};
-  return user_bytes(mod, captures, params, 0, offsets64, std::vector<void*>(sums), stores_ds ? &ds : nullptr).size();
+  const std::vector<SumOfDs> sums_of_ds(of_ds);
+  const DsArgs ds{{}, sums_of_ds};
+  return user_bytes(mod, captures, params, 0, offsets64, std::vector<void*>(sums), of_ds ? &ds : nullptr).size();
 }
 
 Expr value_of(const Expr& e) {

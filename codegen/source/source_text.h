@@ -36,8 +36,9 @@ std::string source_comment(const compiler::Mod& mod);
 /// clamped.
 std::string source_members(const compiler::Mod& mod, const ir::Signature& signature, bool offsets64,
                            bool inside = false);
-/// The size of that struct, with `sums` pointers at its end, and a StoredDs if dS is stored.
-std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums = 0, bool stores_ds = false);
+/// The size of that struct, with `sums` pointers at its end, and, if dS is stored, what is computed from it: `of_ds`
+/// tensors.
+std::size_t source_bytes(const compiler::Mod& mod, bool offsets64, std::size_t sums = 0, std::size_t of_ds = 0);
 
 /// The expression with each Custom replaced by its value; drops the derivative of each Custom.
 ir::Expr value_of(const ir::Expr& e);

@@ -294,7 +294,8 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.strides.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);
-  if (leaves_ds(parts, plan)) out.members += "  StoredDs stored_ds;\n";
+  if (leaves_ds(parts, plan))
+    out.members += fmt::format("  StoredDs stored_ds;\n  SumOfDs sums_of_ds[{}];\n", parts.gradient->ds.size());
   out.traits = traits(parts);
   functions.forward();
   if (parts.gradient) {

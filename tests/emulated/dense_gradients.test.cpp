@@ -22,11 +22,12 @@ struct By {
   std::string prob = "p";
 };
 
-/// What is wrong with the gradients, that of the bias among them.
+/// What is wrong with the gradients, that of the bias among them. `more`: a second tensor.
 std::string wrong(const std::string& score, const std::string& mask, const Captured& bias, const Shape& shape,
-                  const By& by = {}) {
+                  const By& by = {}, const Captured* more = nullptr) {
   Text text;
   text.capture("bias", bias.tensor);
+  if (more) text.capture("more", more->tensor);
   const Attention attention{.score = text.score(score), .mask = text.mask(mask), .prob = text.prob(by.prob)};
   Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
   engine.backward = [&, preference = codegen::Preference{codegen::variant(by.kernel), true, ""}](
@@ -125,6 +126,26 @@ TEST_CASE("dS is multiplied by the derivative of the score by its bias", "[emula
     if (!in_turn(nth++, 2)) continue;
     INFO(score);
     CHECK(wrong(score, "kv != q", bias, usual()) == "");
+  }
+}
+
+TEST_CASE("several dense biases have their gradients from the same dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured pairs = dense({2, 2, 150, 200}), heads = dense({2, 150, 200}, DType::f32),
+                 entries = dense({2, 150, 200});
+  const std::int64_t of_tile = 2 * 2 * 150 * 128 * 2;
+  std::size_t nth = 0;
+  for (const char* mask : {"true", "kv <= q + 20"}) {
+    INFO(mask);
+    // dS is the gradient of one of them, or of neither.
+    if (in_turn(nth++, 4))
+      CHECK(wrong("s + bias[b, h, q, kv] + more[h, q, kv]", mask, pairs, usual(), {}, &heads) == "");
+    if (in_turn(nth++, 4))
+      CHECK(wrong("s + bias[h, q, kv] + 0.5f * more[b, h, q, kv]", mask, heads, usual(), {.type = DType::f32},
+                  &pairs) == "");
+    if (in_turn(nth++, 4))
+      CHECK(wrong("20.0f * tanh((s + bias[h, q, kv] + more[b, q, kv]) / 20.0f)", mask, heads, usual(),
+                  {.ds_bytes = of_tile}, &entries) == "");
   }
 }
 

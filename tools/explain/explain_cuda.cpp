@@ -100,7 +100,7 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
                      elements,
                      fmt::format("{} bytes an element", of_sum),
                      static_cast<double>(elements * of_sum)};
-    if (has_ds && slot == parts.gradient->ds->capture)
+    if (has_ds && parts.gradient->is_of_ds(slot))
       one.of_each = fmt::format("up to {:.0f} bytes a pair, none if the gradient is dS itself", of_pair),
       one.bytes = std::min(of_pair * pairs, most), one.of_ds = true;
     for (const codegen::Term& term : parts.gradient->terms)

@@ -188,7 +188,7 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   if (has("sink")) kinds.emplace_back("sink");
   if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
     const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size(),
-                      of_ds = gradient->ds ? 1 : 0;
+                      of_ds = gradient->ds.size();
     if (of_ds) kinds.emplace_back("dS");
     if (diagonals) kinds.emplace_back("grads q-kv");
     if (diagonals + of_ds < gradient->terms.size() || !gradient->of_sink.empty()) kinds.emplace_back("grads");

@@ -330,7 +330,7 @@ struct Loader90Backward {
           }
           if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
         }
-        if constexpr (User::gradient.stores_ds) {
+        if constexpr (User::gradient.by_ds > 0) {
           // If launches divide the keys, the last keys come first for every set.
           const int tiles = items().tiles();
           if (item.rising && tiles * n < args.kv_len) {

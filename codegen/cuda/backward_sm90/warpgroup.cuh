@@ -331,7 +331,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
     if constexpr (has_diagonals) arrive_as_warp(shared.ds_full()[buffer].full, lane);
   }
 
-  static constexpr bool stores_ds = User::gradient.stores_ds;
+  static constexpr bool stores_ds = User::gradient.by_ds > 0;
   /// Stores dS of this warpgroup's keys to memory, if it is asked for, while products read it. To be called when the
   /// whole warpgroup has put dS there, and fenced it.
   __device__ void store_ds(int buffer, unsigned step) const {

@@ -1,7 +1,7 @@
-// codegen/cuda/companions/sum_ds.cuh — the gradient of a dense bias, from the dS of each pair that a backward has
+// codegen/cuda/companions/sum_ds.cuh — the gradients of dense biases, from the dS of each pair that a backward has
 // stored
 //
-// Each element of the gradient is the sum of dS times a factor over the batch entries and heads that share it, in their
+// Each element of a gradient is the sum of dS times a factor over the batch entries and heads that share it, in their
 // order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the backward has found
 // non-finite values, the kernel recomputes dS pair by pair: masked-out pairs then add 0, even if they hold NaN.
 //
@@ -14,13 +14,16 @@
 
 namespace attune {
 
-template <class Tile, class User>
+/// The gradient of the nth tensor.
+template <class Tile, class User, int nth_sum>
 struct SumDs {
   using Element = typename Tile::Element;
   static constexpr int each = 8;  ///< elements of a thread
 
   const BackwardArgs& args;
   const User& user;
+
+  __device__ const SumOfDs& sum() const { return user.sums_of_ds[nth_sum]; }
 
   /// The eights of a row in this launch. Columns beyond the last key belong to its tile's launch.
   struct Columns {
@@ -30,13 +33,13 @@ struct SumDs {
   __device__ Columns columns() const {
     const StoredDs& stored = user.stored_ds;
     const int begin = stored.first_tile * Tile::n, end = begin + args.kv_places * Tile::n;
-    return {begin, end < args.kv_len ? end : stored.columns};
+    return {begin, end < args.kv_len ? end : sum().columns};
   }
 
   /// What dS of a query's keys is multiplied by.
   __device__ float factor(const typename User::Head& head, const Where& at, int row, int key) const {
     const Int q = args.q_offset + row, origin = args.q_offset, kv = key;
-    return user.ds_factor(head, user.row(head, at, q), user.col(head, at, origin, kv), at, origin, q, kv);
+    return user.ds_factor(nth_sum, head, user.row(head, at, q), user.col(head, at, origin, kv), at, origin, q, kv);
   }
 
   /// dS of a pair, computed from its operands.
@@ -80,7 +83,7 @@ struct SumDs {
   }
 
   __device__ void store(long long offset, float x) const {
-    const Gradient& to = user.stored_ds.to;
+    const Gradient& to = sum().to;
     if (to.type == Stored::f32)
       static_cast<float*>(to.to.data)[offset] = x;
     else
@@ -88,7 +91,7 @@ struct SumDs {
           to.type == Stored::bf16 ? pack<bf16>(x, 0) : pack<f16>(x, 0));
   }
   __device__ void store(long long offset, int count, const float (&x)[each]) const {
-    const Gradient& to = user.stored_ds.to;
+    const Gradient& to = sum().to;
     const bool wide = to.type == Stored::f32, bf = to.type == Stored::bf16;
     char* const at = static_cast<char*>(to.to.data) + offset * (wide ? 4 : 2);
     if (count < each || to.to.element != 1 || (reinterpret_cast<unsigned long long>(at) & 15) != 0) {
@@ -113,7 +116,7 @@ struct SumDs {
   /// The batch entries or heads that share an element.
   struct Range {
     int begin, end;
-    __device__ Range(const StoredDs::Groups& groups, int nth, int all)
+    __device__ Range(const SumOfDs::Groups& groups, int nth, int all)
         : begin(min(nth * groups.size, all)), end(min(begin + groups.size, all)) {}
   };
   /// Eight elements of a row: the batch entries and heads that share them, the row, and the first key.
@@ -124,16 +127,16 @@ struct SumDs {
     long long offset;
   };
   __device__ Place place(long long nth, const Columns& here) const {
-    const StoredDs& stored = user.stored_ds;
+    const SumOfDs& its = sum();
     const int eights = here.eights(), key = here.begin + each * static_cast<int>(nth % eights);
     nth /= eights;
-    const int position = static_cast<int>(nth % stored.rows);
-    nth /= stored.rows;
-    const int h = static_cast<int>(nth % stored.heads.count), b = static_cast<int>(nth / stored.heads.count),
+    const int position = static_cast<int>(nth % its.rows);
+    nth /= its.rows;
+    const int h = static_cast<int>(nth % its.heads.count), b = static_cast<int>(nth / its.heads.count),
               row = position - args.q_offset;
-    const Strided& to = stored.to.to;
-    return {.b = {stored.batch, b, args.batch},
-            .h = {stored.heads, h, args.q_heads},
+    const Strided& to = its.to.to;
+    return {.b = {its.batch, b, args.batch},
+            .h = {its.heads, h, args.q_heads},
             .row = row,
             .key = key,
             .count = min(here.end - key, each),
@@ -158,18 +161,17 @@ struct SumDs {
   }
 
   __device__ void run() const {
-    const StoredDs& stored = user.stored_ds;
+    const SumOfDs& its = sum();
     const bool again = *args.non_finite != 0;
-    if (stored.is_gradient && !again) return;
+    if (its.is_ds && !again) return;
     const Columns here = columns();
-    const long long count = static_cast<long long>(stored.batch.count) * stored.heads.count * stored.rows *
-                            here.eights();
+    const long long count = static_cast<long long>(its.batch.count) * its.heads.count * its.rows * here.eights();
     for (long long nth = static_cast<long long>(blockIdx.x) * sum_ds_threads + threadIdx.x; nth < count;
          nth += static_cast<long long>(gridDim.x) * sum_ds_threads) {
       const Place of = place(nth, here);
       if (again) {
 #pragma unroll 1
-        for (int i = 0; i < of.count; ++i) store(of.offset + i * stored.to.to.element, sum_again(of, i));
+        for (int i = 0; i < of.count; ++i) store(of.offset + i * its.to.to.element, sum_again(of, i));
         continue;
       }
       float sums[each] = {};
@@ -187,13 +189,19 @@ struct SumDs {
   }
 };
 
+template <class Tile, class User, int nth_sum = 0>
+__device__ inline void sum_each(const BackwardArgs& args, const User& user) {
+  SumDs<Tile, User, nth_sum>{args, user}.run();
+  if constexpr (nth_sum + 1 < User::gradient.by_ds) sum_each<Tile, User, nth_sum + 1>(args, user);
+}
+
 template <class Tile, class User>
 __global__ void __launch_bounds__(sum_ds_threads)
     sum_ds(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   static_assert(StoresDs<User>);
   let_next_start();
   wait_for_kernel_before();
-  SumDs<Tile, User>{args, user}.run();
+  sum_each<Tile>(args, user);
 }
 
 }  // namespace attune

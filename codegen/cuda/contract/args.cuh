@@ -335,14 +335,18 @@ constexpr int sum_sinks_threads = 128, sum_sinks_rows = 1024;
 /// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor.
 constexpr int sum_ds_threads = 256, sum_ds_blocks = 8;
 
-/// Where a backward stores dS, and the gradient that sum_ds.cuh makes of it: the last member of such a kernel's `User`.
-/// A launch may be for some of the keys: BackwardArgs::kv_places tiles of them, from first_tile on.
+/// Where a backward stores dS: the last but one member of such a kernel's `User`. A launch may be for some of the keys:
+/// BackwardArgs::kv_places tiles of them, from first_tile on.
 struct StoredDs {
-  TensorMap map;    ///< of `ds`, in boxes of a tile of queries by 64 keys
-  Strided ds;       ///< of q's type: [batch, head, query, key], keys counted from first_tile on
-  int first_tile;   ///< of keys
-  int is_gradient;  ///< 1: ds is the gradient itself
-  Gradient to;      ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
+  TensorMap map;   ///< of `ds`, in boxes of a tile of queries by 64 keys
+  Strided ds;      ///< of q's type: [batch, head, query, key], keys counted from first_tile on
+  int first_tile;  ///< of keys
+};
+
+/// A gradient that sum_ds.cuh makes of stored dS. An array of these is the last member of `User`.
+struct SumOfDs {
+  int is_ds;    ///< 1: dS is stored straight into it
+  Gradient to;  ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
   struct Groups {
     int count, size;  ///< `count` groups of `size` neighbours, which share an element
   } batch, heads;

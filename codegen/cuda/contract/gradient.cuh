@@ -18,7 +18,7 @@ struct GradientTraits {
   int by_col = 0;          ///< ... and on kv, but not on q
   int by_diagonal = 0;     ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
   bool by_pair = false;    ///< there are terms to which each pair adds, at its own places
-  bool stores_ds = false;  ///< there is a term of dS times a factor: the kernel stores dS, for sum_ds.cuh
+  int by_ds = 0;           ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
   bool by_end = false;     ///< there are terms of the sum of a row's dS times a factor, for sum_sinks.cuh
   bool removes = true;     ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
   bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
@@ -67,13 +67,14 @@ concept EndsRows = Differentiable<M> &&
   m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
 };
 
-/// A Mod whose dS is stored: the gradient of a captured tensor is dS times a factor, summed over batch entries or heads
-/// that share elements.
+/// A Mod whose dS is stored: the gradients of captured tensors are dS times a factor, summed over batch entries or
+/// heads that share elements.
 template <class M>
 concept StoresDs = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
   StoredDs(m.stored_ds);
-  x = m.ds_factor(head, row, col, at, i, i, i);  // ..., origin, q, kv
+  SumOfDs(m.sums_of_ds[0]);
+  x = m.ds_factor(0, head, row, col, at, i, i, i);  // the term, ..., origin, q, kv
 };
 
 /// What the gradient of a pair needs of its row.

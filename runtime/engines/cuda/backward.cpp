@@ -160,7 +160,7 @@ class BackwardRun {
   codegen::LaunchCall launch_of(const PairKernel& of, std::int64_t blocks) const;
   /// Maps of the tensors that a kernel reads by TMA; of split operands also their factors.
   void put_maps(BackwardArgs& args, const PairKernel& of, const SplitRowsArgs& split) const;
-  std::vector<std::byte> user_bytes(float* diagonals = nullptr, const StoredDs* ds = nullptr) const;
+  std::vector<std::byte> user_bytes(float* diagonals = nullptr, const codegen::DsArgs* ds = nullptr) const;
   void put_sums();
 
   Call first_call(const Forward& first) const {
@@ -206,9 +206,9 @@ class BackwardRun {
   const cu::Stream stream_;
   std::vector<Captured> captured_;
   const codegen::CallSpec asked_;
-  PairKernel whole_;                    ///< if one kernel computes the whole backward
-  PairKernel queries_, keys_;           ///< otherwise
-  std::optional<DenseGradient> dense_;  ///< if the kernel stores dS
+  PairKernel whole_;                     ///< if one kernel computes the whole backward
+  PairKernel queries_, keys_;            ///< otherwise
+  std::optional<DenseGradients> dense_;  ///< if the kernel stores dS
   Held<Kernel> rows_kernel_, sums_kernel_;
   std::size_t first_bytes_ = 0;
 
@@ -235,7 +235,8 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
   if (!whole_ || !plan_whole()) choose_parts();
   const PairKernel& first = whole_ ? whole_ : queries_ ? queries_ : keys_;
   rows_kernel_ = plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, first.kernel->delta_of_o));
-  if (captured_.size() > (dense_ ? 1 : 0)) sums_kernel_ = plain(codegen::captured_sums, {.arch = device.arch()});
+  if (captured_.size() > (dense_ ? dense_->each.size() : 0))
+    sums_kernel_ = plain(codegen::captured_sums, {.arch = device.arch()});
   first_bytes_ = first_bytes();
 }
 
@@ -244,7 +245,7 @@ bool BackwardRun::plan_whole() {
   if (!whole_.plan().kernel || diagonals() > most_diagonals) return false;
   if (lists.what == CoverForm::visits && (lists.ints() > most_visits || lists.rows > Visit::most_tiles)) return false;
   if (!whole_.has(codegen::sum_ds)) return true;
-  dense_ = dense_gradient(of_, captured_, *whole_.kernel, kv_places(), means_.ds_bytes);
+  dense_ = dense_gradients(of_, captured_, *whole_.kernel, kv_places(), means_.ds_bytes);
   return dense_.has_value();
 }
 
@@ -266,7 +267,7 @@ void BackwardRun::load_at_once(bool may_be_whole) const {
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream_) || !objects().jit()) return;
   const codegen::GpuParts parts = codegen::parts_of(of_.mod, asked_, Way::backward);
-  const bool of_o = parts.gradient->delta_of_o, stores = may_be_whole && parts.gradient->ds;
+  const bool of_o = parts.gradient->delta_of_o, all_exact = !may_be_whole && !captured_.empty();
   std::vector<std::function<void()>> loads;
   const auto walker = [&](Way way) { loads.emplace_back([&, way] { chosen(way); }); };
   if (may_be_whole &&
@@ -278,7 +279,7 @@ void BackwardRun::load_at_once(bool may_be_whole) const {
   }
   loads.emplace_back([&] { first_bytes(); });
   loads.emplace_back([&] { plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, of_o)); });
-  if (captured_.size() > (stores ? 1 : 0))
+  if (all_exact || parts.gradient->sums_exactly())
     loads.emplace_back([&] { plain(codegen::captured_sums, {.arch = device_.arch()}); });
   const Current here(device_.index);
   at_once(loads.size(), [&](std::size_t i) {
@@ -304,7 +305,7 @@ std::size_t BackwardRun::run(std::span<std::byte> memory, Launches* out) {
 
 void BackwardRun::take_sums() {
   const auto words = [&](const Captured& one) {
-    return dense_ && &one == dense_->of ? 0 : one.into->size() * exact_words;
+    return dense_ && dense_->has(one) ? 0 : one.into->size() * exact_words;
   };
   std::int64_t all = 0;
   for (const Captured& one : captured_) all += words(one);
@@ -410,13 +411,14 @@ void BackwardRun::put(const PairKernel& of, const codegen::LaunchCall& launch, B
   out_->kernel(*of.kernel, launch, &args, early);
 }
 
-std::vector<std::byte> BackwardRun::user_bytes(float* diagonals, const StoredDs* ds) const {
+std::vector<std::byte> BackwardRun::user_bytes(float* diagonals, const codegen::DsArgs* ds) const {
   const compiler::Args& args = of_.args;
   // By slot, as in codegen::source_sums(): of each tensor whose gradient is asked for and is not made of stored dS.
   std::vector<std::optional<void*>> of_slots(args.captures.size());
   for (const Captured& one : captured_)
     for (const std::uint32_t slot : one.slots) of_slots[slot] = one.sums;
-  if (dense_) of_slots[dense_->slot].reset();
+  if (dense_)
+    for (const DenseGradient& one : dense_->each) of_slots[one.slot].reset();
   std::vector<void*> sums;
   for (const std::optional<void*>& one : of_slots)
     if (one) sums.push_back(*one);
@@ -427,7 +429,7 @@ std::vector<std::byte> BackwardRun::user_bytes(float* diagonals, const StoredDs*
 
 void BackwardRun::put_sums() {
   for (const Captured& one : captured_) {
-    if (dense_ && &one == dense_->of) continue;
+    if (dense_ && dense_->has(one)) continue;
     const Tensor& to = *one.into;
     SumsArgs args{.sums = one.sums,
                   .to = to.data,
@@ -486,7 +488,7 @@ void BackwardRun::whole() {
   auto* const along_diagonals = take<float>(diagonal_sums);
   const std::int64_t ds_words = dense_ ? dense_->ds.size() * static_cast<std::int64_t>(size_of(dense_->ds.dtype)) / 4
                                        : 0;
-  if (dense_ && !dense_->is_ds) dense_->ds.data = take<unsigned short>(dense_->ds.size());
+  if (dense_ && !dense_->is_gradient) dense_->ds.data = take<unsigned short>(dense_->ds.size());
   auto* const lists = take<int>(whole_.lists.ints());
   if (!begin()) return;
 
@@ -509,6 +511,7 @@ void BackwardRun::whole() {
   args.complete_at = all && ordered ? static_cast<unsigned>(kv_tiles) : 0;
   args.q_places = static_cast<int>(places(p_.q, whole_.plan().tile.m));
   args.section = section_of_whole();
+  const std::vector<SumOfDs> sums_of_ds = dense_ ? dense_->sums() : std::vector<SumOfDs>();
   const std::int64_t most_blocks = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
   for (std::int64_t nth = further; nth >= 0; --nth) {
     const bool first = nth == further;
@@ -528,8 +531,8 @@ void BackwardRun::whole() {
       out_->companion(kernel, codegen::sum_ds, launch, &args);
     else
       out_->after(kernel, launch, &args);
-    const std::optional<StoredDs> ds = dense_ ? std::optional(stored_ds(*dense_, whole_.plan(), first_tile))
-                                              : std::nullopt;
+    std::optional<codegen::DsArgs> ds;
+    if (dense_) ds = {dense_->stored(whole_.plan(), first_tile), sums_of_ds};
     std::vector<std::byte> user = user_bytes(along_diagonals, ds ? &*ds : nullptr);
     out_->put(stream_, user);
   }

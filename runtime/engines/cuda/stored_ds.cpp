@@ -1,4 +1,4 @@
-// runtime/engines/cuda/stored_ds.cpp — the gradient of a dense bias in a backward whose kernel stores dS
+// runtime/engines/cuda/stored_ds.cpp — the gradients of dense biases in a backward whose kernel stores dS
 #include "runtime/engines/cuda/stored_ds.h"
 
 #include <algorithm>
@@ -32,23 +32,25 @@ bool has_other_terms(const compiler::Mod& mod, const Captured& of, std::uint32_t
                              [&](const compiler::Derivative* one) { return std::ranges::any_of(one->captures, adds); });
 }
 
-}  // namespace
+/// The pairs of a call, as [batch, head, position of the query, key].
+std::array<std::int64_t, 4> pairs_of(const compiler::Problem& p) {
+  return {p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
+}
 
+/// How the term's gradient is made of dS; none if it cannot be.
 std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
-                                            const LoadedKernel& kernel, std::int64_t kv_tiles, std::int64_t ds_bytes) {
+                                            const codegen::DsTerm& term) {
   const compiler::Problem& p = of.problem;
-  const auto term = codegen::ds_term(of.mod.mod, wanted_of(of, captured));
-  if (!term) return {};
   const auto its = std::ranges::find_if(
-      captured, [&](const Captured& one) { return std::ranges::find(one.slots, term->capture) != one.slots.end(); });
-  if (its == captured.end() || has_other_terms(of.mod.mod, *its, term->capture)) return {};
+      captured, [&](const Captured& one) { return std::ranges::find(one.slots, term.capture) != one.slots.end(); });
+  if (its == captured.end() || has_other_terms(of.mod.mod, *its, term.capture)) return {};
 
   const Tensor& to = *its->into;
   DenseGradient out{
-      .of = &*its, .slot = term->capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
+      .of = &*its, .slot = term.capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
   out.groups = {std::max(p.batch, std::int64_t{1}), std::max(p.q_heads, std::int64_t{1}), 1, 1};
-  for (std::size_t d = 0; d < term->along.size(); ++d) {
-    const auto [what, by] = term->along[d];
+  for (std::size_t d = 0; d < term.along.size(); ++d) {
+    const auto [what, by] = term.along[d];
     if (what == Along::none) {
       // The other elements along such a dimension are 0; sum_ds.cuh does not write them.
       if (to.shape[d] != 1) return {};
@@ -59,37 +61,62 @@ std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Capt
     out.as_pairs.shape[at] = to.shape[d];
     out.as_pairs.strides[at] = to.strides[d];
   }
-  const std::array<std::int64_t, 4> pairs{p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
   // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
   for (std::size_t d = 0; d < 4; ++d)
-    if (out.as_pairs.shape[d] < ceil_div(pairs[d], out.groups[d])) return {};
-
-  const Tensor& q = of.backward().q;
-  out.cleared = kernel.skips;
-  const bool same = p.q_offset == 0 && out.groups[0] == 1 && out.groups[1] == 1 &&
-                    std::ranges::equal(pairs, std::span(out.as_pairs.shape).first(4));
-  out.is_ds = same && !term->factor && to.dtype == q.dtype && has_boxes(out.as_pairs) &&
-              (!out.cleared || is_clearable(to));
-  const std::int64_t n = kernel.choice.plan.tile.n,
-                     of_tile = p.batch * p.q_heads * p.q.length * n * static_cast<std::int64_t>(size_of(q.dtype));
-  out.tiles = out.is_ds ? kv_tiles
-                        : std::clamp(ds_bytes / std::max<std::int64_t>(of_tile, 1), std::int64_t{1}, kv_tiles);
-  out.ds = out.is_ds ? out.as_pairs
-                     : Tensor{nullptr, q.dtype, {p.batch, p.q_heads, p.q.length, out.tiles * n}, {}, q.device};
+    if (out.as_pairs.shape[d] < ceil_div(pairs_of(p)[d], out.groups[d])) return {};
   return out;
 }
 
-StoredDs stored_ds(const DenseGradient& of, const codegen::KernelPlan& plan, std::int64_t first_tile) {
-  const auto& shape = of.as_pairs.shape;
-  return {.map = boxes_of(of.ds, plan.tile.m),
-          .ds = strided(of.ds, compiler::Layout::dense),
-          .first_tile = static_cast<int>(first_tile),
-          .is_gradient = of.is_ds,
-          .to = {strided(of.as_pairs, compiler::Layout::dense), stored(of.as_pairs.dtype)},
-          .batch = {static_cast<int>(shape[0]), static_cast<int>(of.groups[0])},
-          .heads = {static_cast<int>(shape[1]), static_cast<int>(of.groups[1])},
-          .rows = static_cast<int>(shape[2]),
-          .columns = static_cast<int>(shape[3])};
+}  // namespace
+
+std::optional<DenseGradients> dense_gradients(const Call& of, std::span<const Captured> captured,
+                                              const LoadedKernel& kernel, std::int64_t kv_tiles,
+                                              std::int64_t ds_bytes) {
+  const compiler::Problem& p = of.problem;
+  const Tensor& q = of.backward().q;
+  DenseGradients out;
+  out.cleared = kernel.skips;
+  for (const codegen::DsTerm& term : codegen::ds_terms(of.mod.mod, wanted_of(of, captured))) {
+    std::optional<DenseGradient> one = dense_gradient(of, captured, term);
+    if (!one) return {};
+    const Tensor& to = *one->of->into;
+    const bool same = p.q_offset == 0 && one->groups[0] == 1 && one->groups[1] == 1 &&
+                      std::ranges::equal(pairs_of(p), std::span(one->as_pairs.shape).first(4));
+    one->is_ds = !out.is_gradient && same && !term.factor && to.dtype == q.dtype && has_boxes(one->as_pairs) &&
+                 (!out.cleared || is_clearable(to));
+    if (one->is_ds) out.is_gradient = true, out.tiles = kv_tiles, out.ds = one->as_pairs;
+    out.each.push_back(*one);
+  }
+  if (out.is_gradient) return out;
+  const std::int64_t n = kernel.choice.plan.tile.n,
+                     of_tile = p.batch * p.q_heads * p.q.length * n * static_cast<std::int64_t>(size_of(q.dtype));
+  out.tiles = std::clamp(ds_bytes / std::max<std::int64_t>(of_tile, 1), std::int64_t{1}, kv_tiles);
+  out.ds = {nullptr, q.dtype, {p.batch, p.q_heads, p.q.length, out.tiles * n}, {}, q.device};
+  return out;
+}
+
+bool DenseGradients::has(const Captured& one) const {
+  return std::ranges::find(each, &one, &DenseGradient::of) != each.end();
+}
+
+StoredDs DenseGradients::stored(const codegen::KernelPlan& plan, std::int64_t first_tile) const {
+  return {.map = boxes_of(ds, plan.tile.m),
+          .ds = strided(ds, compiler::Layout::dense),
+          .first_tile = static_cast<int>(first_tile)};
+}
+
+std::vector<SumOfDs> DenseGradients::sums() const {
+  std::vector<SumOfDs> out;
+  for (const DenseGradient& one : each) {
+    const auto& shape = one.as_pairs.shape;
+    out.push_back({.is_ds = one.is_ds,
+                   .to = {strided(one.as_pairs, compiler::Layout::dense), cuda::stored(one.as_pairs.dtype)},
+                   .batch = {static_cast<int>(shape[0]), static_cast<int>(one.groups[0])},
+                   .heads = {static_cast<int>(shape[1]), static_cast<int>(one.groups[1])},
+                   .rows = static_cast<int>(shape[2]),
+                   .columns = static_cast<int>(shape[3])});
+  }
+  return out;
 }
 
 }  // namespace attune::runtime::cuda

@@ -1,10 +1,11 @@
-// runtime/engines/cuda/stored_ds.h — the gradient of a dense bias in a backward whose kernel stores dS
+// runtime/engines/cuda/stored_ds.h — the gradients of dense biases in a backward whose kernel stores dS
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/engines/cuda/kernels/keys.h"
 
@@ -16,15 +17,24 @@ struct DenseGradient {
   Tensor as_pairs;                                 ///< the gradient as [batch, head, query, key]
   std::array<std::int64_t, 4> groups{1, 1, 1, 1};  ///< how many of each share an element
   bool is_ds = false;                              ///< dS is stored straight into it
-  std::int64_t tiles = 0;                          ///< of keys, in one launch
-  bool cleared = false;                            ///< pairs of tiles that no item visits are 0
-  Tensor ds{};                                     ///< dS of one launch: the gradient itself, or without memory
 };
 
-/// How the gradient is made of the dS that this kernel stores; `kv_tiles`: of a head. None if it cannot be.
-std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
-                                            const LoadedKernel& kernel, std::int64_t kv_tiles, std::int64_t ds_bytes);
-/// The kernel's argument for a launch that begins at this tile of keys.
-StoredDs stored_ds(const DenseGradient& of, const codegen::KernelPlan& plan, std::int64_t first_tile);
+/// Stored dS, and the gradients that are made of it.
+struct DenseGradients {
+  std::vector<DenseGradient> each;  ///< in the order of the kernel's terms
+  bool is_gradient = false;         ///< dS is stored straight into one of them
+  bool cleared = false;             ///< pairs of tiles that no item visits are 0
+  std::int64_t tiles = 0;           ///< of keys, in one launch
+  Tensor ds{};                      ///< dS of one launch: the gradient itself, or without memory
+
+  bool has(const Captured& one) const;
+  /// The kernel's arguments for a launch that begins at this tile of keys.
+  StoredDs stored(const codegen::KernelPlan& plan, std::int64_t first_tile) const;
+  std::vector<SumOfDs> sums() const;
+};
+
+/// How gradients are made of the dS that this kernel stores; `kv_tiles`: of a head. None if one cannot be.
+std::optional<DenseGradients> dense_gradients(const Call& of, std::span<const Captured> captured,
+                                              const LoadedKernel& kernel, std::int64_t kv_tiles, std::int64_t ds_bytes);
 
 }  // namespace attune::runtime::cuda
