@@ -135,11 +135,10 @@ void sum_whole(GradientParts& of, const std::vector<bool>& by_distance) {
   };
   bool any = false;
   for (std::size_t i = 0; i < of.terms.size(); ++i) any |= along(i) && of.terms[i].whole == Term::Sum::pair;
-  // The number of tiles places sums along diagonals, and it differs in launches that store dS of some of the keys.
-  if (!any || !of.ds.empty()) return;
-  // If a warp sums diagonals anyway, terms that could be summed by head cost less there.
+  if (!any) return;
+  // If diagonals are summed anyway, terms that could be summed by head cost less there.
   for (std::size_t i = 0; i < of.terms.size(); ++i)
-    if (along(i)) of.terms[i].whole = Term::Sum::diagonal;
+    if (along(i)) of.terms[i].whole = of.ds.empty() ? Term::Sum::diagonal : Term::Sum::distance;
 }
 
 /// Replaces s, which the score's expressions use, by q . k, which kernels have.

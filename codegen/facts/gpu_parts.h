@@ -53,6 +53,7 @@ struct Term {
     // Of kernels that compute a whole backward alone:
     diagonal,  ///< ... and of a distance q - kv, by spread_diagonals.cuh
     ds,        ///< nothing: dS is stored, and sum_ds.cuh computes the gradient from it
+    distance,  ///< the pairs of a distance q - kv, from dS that is stored for others, by sum_ds.cuh
     end,       ///< the pairs of a query: sum_sinks.cuh computes the sum of their dS from the row's lse and delta
   };
 

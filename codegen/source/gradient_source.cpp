@@ -24,6 +24,7 @@ std::string_view sums_function(Term::Sum sum) {
     case Term::Sum::diagonal: return "by_diagonal";
     case Term::Sum::end: return "by_end";
     case Term::Sum::ds: return "by_ds";
+    case Term::Sum::distance: return "by_distance";
   }
   return {};
 }
@@ -50,12 +51,8 @@ class TermFunctions {
     out += places(Term::Sum::row, "Head head, Row row, Where at, Int q");
     out += places(Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv");
     if (!all(Term::Sum::ds).empty()) out += factor();
-    if (of_.diagonals) {
-      out += pairs("by_pair_of_diagonal", Term::Sum::diagonal);
-      // A distance without pairs adds nothing, even if its factor is infinite or NaN.
-      out += together("by_diagonal(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", Term::Sum::diagonal,
-                      "x == 0.0f ? 0.0f : x");
-    }
+    if (of_.diagonals) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal) + distances(Term::Sum::diagonal);
+    if (!all(Term::Sum::distance).empty()) out += distances(Term::Sum::distance);
     if (!all(Term::Sum::end).empty())
       out += together("by_end(bool there, float x, Head head, Row row, Where at, Int q)", Term::Sum::end,
                       "!there ? 0.0f : x");
@@ -138,6 +135,12 @@ class TermFunctions {
     for (const Term* term : all(sum)) statements += addition(*term, "add_together", flow);
     return function(head, statements);
   }
+  /// A distance without pairs adds nothing, even if its factor is infinite or NaN.
+  std::string distances(Term::Sum sum) {
+    return together(
+        fmt::format("{}(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", sums_function(sum)), sum,
+        "x == 0.0f ? 0.0f : x");
+  }
   /// What dS is multiplied by in the nth term.
   std::string factor() {
     std::string statements;
@@ -186,6 +189,7 @@ std::string gradient_traits(const GradientParts& gradient, bool whole) {
   says_count(Term::Sum::diagonal);
   if (count(Term::Sum::pair)) list.emplace_back(".by_pair = true");
   says_count(Term::Sum::ds);
+  if (count(Term::Sum::distance)) list.emplace_back(".by_distance = true");
   if (count(Term::Sum::end)) list.emplace_back(".by_end = true");
   if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");

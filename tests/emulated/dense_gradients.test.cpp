@@ -45,6 +45,8 @@ Captured dense(std::vector<std::int64_t> shape, DType type = DType::bf16) {
   return {type, std::move(shape), std::move(strides), waves};
 }
 
+Captured table_of(std::int64_t length) { return dense({length}, DType::f32); }
+
 constexpr double inf = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -147,6 +149,33 @@ TEST_CASE("several dense biases have their gradients from the same dS", "[emulat
       CHECK(wrong("20.0f * tanh((s + bias[h, q, kv] + more[b, q, kv]) / 20.0f)", mask, heads, usual(),
                   {.ds_bytes = of_tile}, &entries) == "");
   }
+}
+
+TEST_CASE("a table by distance beside a dense bias has its gradient from the same dS", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table = table_of(349), pairs = dense({2, 2, 150, 200}), heads = dense({2, 150, 200});
+  const std::string of_distance = "more[q - kv + 199]";
+  const std::int64_t of_tile = 2 * 2 * 150 * 128 * 2;
+  std::size_t nth = 0;
+  for (const char* mask : {"true", "kv <= q + 20"}) {
+    INFO(mask);
+    if (in_turn(nth++, 4))
+      CHECK(wrong("s + bias[b, h, q, kv] + " + of_distance, mask, pairs, usual(), {}, &table) == "");
+    if (in_turn(nth++, 4))
+      CHECK(wrong("s + bias[h, q, kv] + more[clamp(q - kv, -20, 20) + 20] * f32(kv - q)", mask, heads, usual(),
+                  {.ds_bytes = of_tile}, &table) == "");
+  }
+  Shape offset = usual(), few = usual();
+  offset.q_offset = 50;
+  few.q_len = 1;
+  if (in_turn(nth++, 4))
+    CHECK(wrong("s + bias[h, q, kv] + " + of_distance, "kv <= q", dense({2, 200, 200}), offset, {}, &table) == "");
+  if (in_turn(nth++, 4)) CHECK(wrong("s + bias[h, q, kv] + " + of_distance, "true", heads, few, {}, &table) == "");
+  // What pairs that are masked out hold reaches neither of them.
+  const auto odd = [](std::int64_t i) { return i % 200 > i / 200 % 150 ? inf : 0.5; };
+  if (in_turn(nth++, 4))
+    CHECK(wrong("s + bias[h, q, kv] + " + of_distance, "kv <= q", {DType::bf16, {2, 150, 200}, {30000, 200, 1}, odd},
+                usual(), {}, &table) == "");
 }
 
 TEST_CASE("the gradient of a dense bias in calls of other shapes", "[emulated]") {

@@ -72,6 +72,7 @@ std::string_view sum_in_words(codegen::Term::Sum sum, bool whole) {
     case diagonal:
       return "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long";
     case ds: return "of each pair: the kernel stores dS, and another one adds it up";
+    case distance: return "along diagonals: another kernel adds up the dS that is stored for others";
     case end: return "by row, of lse and delta: pairs are not visited again";
   }
   throw Bug("terms have an unknown way to be summed");

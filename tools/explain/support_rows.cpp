@@ -187,7 +187,8 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   if (has("prob")) kinds.emplace_back(codegen::linear_in_p(lowered.mod.prob) ? "dropout" : "prob");
   if (has("sink")) kinds.emplace_back("sink");
   if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
-    const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size(),
+    const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size() +
+                                  gradient->summed_by(codegen::Term::Sum::distance, true).size(),
                       of_ds = gradient->ds.size();
     if (of_ds) kinds.emplace_back("dS");
     if (diagonals) kinds.emplace_back("grads q-kv");

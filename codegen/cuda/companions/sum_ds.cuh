@@ -1,11 +1,13 @@
-// codegen/cuda/companions/sum_ds.cuh — the gradients of dense biases, from the dS of each pair that a backward has
-// stored
+// codegen/cuda/companions/sum_ds.cuh — gradients of captured tensors, from the dS of each pair that a backward has
+// stored: those of dense biases, and sums along diagonals beside them
 //
-// Each element of a gradient is the sum of dS times a factor over the batch entries and heads that share it, in their
-// order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the backward has found
-// non-finite values, the kernel recomputes dS pair by pair: masked-out pairs then add 0, even if they hold NaN.
+// Each element of a dense bias's gradient is the sum of dS times a factor over the batch entries and heads that share
+// it, in their order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the
+// backward has found non-finite values, the kernel recomputes dS pair by pair: masked-out pairs then add 0, even if
+// they hold NaN.
 //
-// Tile: that kernel's. Blocks of sum_ds_threads share the elements of this launch's keys, eight of a row a thread.
+// Tile: that kernel's. Blocks of sum_ds_threads share the elements of this launch's keys, eight of a row a thread; then
+// its distances q - kv, one a thread.
 #pragma once
 
 #include "codegen/cuda/parts/backward_sm80.cuh"
@@ -14,37 +16,30 @@
 
 namespace attune {
 
-/// The gradient of the nth tensor.
-template <class Tile, class User, int nth_sum>
-struct SumDs {
+/// The dS of a launch's keys.
+template <class Tile, class User>
+struct DsOfKeys {
   using Element = typename Tile::Element;
-  static constexpr int each = 8;  ///< elements of a thread
 
   const BackwardArgs& args;
   const User& user;
 
-  __device__ const SumOfDs& sum() const { return user.sums_of_ds[nth_sum]; }
+  __device__ int first_key() const { return user.stored_ds.first_tile * Tile::n; }
+  __device__ int end_key() const { return first_key() + args.kv_places * Tile::n; }
 
-  /// The eights of a row in this launch. Columns beyond the last key belong to its tile's launch.
-  struct Columns {
-    int begin, end;
-    __device__ int eights() const { return (end - begin + each - 1) / each; }
-  };
-  __device__ Columns columns() const {
-    const StoredDs& stored = user.stored_ds;
-    const int begin = stored.first_tile * Tile::n, end = begin + args.kv_places * Tile::n;
-    return {begin, end < args.kv_len ? end : sum().columns};
+  static __device__ bool has(const Entry& entry, int row, int key) {
+    return row < entry.queries.length && key < entry.keys.length;
   }
-
-  /// What dS of a query's keys is multiplied by.
-  __device__ float factor(const typename User::Head& head, const Where& at, int row, int key) const {
-    const Int q = args.q_offset + row, origin = args.q_offset, kv = key;
-    return user.ds_factor(nth_sum, head, user.row(head, at, q), user.col(head, at, origin, kv), at, origin, q, kv);
+  /// The dS of a query, from key on, which is one of this launch.
+  __device__ const Element* at(int b, int h, int row, int key) const {
+    const Strided& ds = user.stored_ds.ds;
+    return static_cast<const Element*>(ds.data) + b * ds.batch + h * ds.head + row * ds.position + (key - first_key());
   }
 
   /// dS of a pair, computed from its operands.
-  __device__ float recomputed(const typename User::Head& head, const Where& at, int row, int key) const {
-    const Int q = args.q_offset + row, origin = args.q_offset, kv = key;
+  __device__ float recomputed(const Entry& entry, const typename User::Head& head, const Where& at, int row,
+                              int key) const {
+    const Int q = entry.query(row), origin = entry.query(0), kv = key;
     const auto of_row = user.row(head, at, q);
     const auto of_col = user.col(head, at, origin, kv);
     const Reach<User> reach(user, head, of_row, at, q, 0);
@@ -57,28 +52,55 @@ struct SumDs {
       for (int i = 0; i < width; ++i) sum += element<Element>(x, row, i) * element<Element>(y, key, i);
       return sum;
     };
-    const PairNumbers given{
-        dot(rows_of<Element>(args.q, at.b, at.h, 0), rows_of<Element>(args.k, b, kv_head, 0), Tile::width),
-        dot(rows_of<Element>(args.grad_o, at.b, at.h, 0), rows_of<Element>(args.v, b, kv_head, 0), Tile::width_v)};
+    const auto of_q = [&](const Strided& t) { return rows_of<Element>(t, at.b, at.h, entry.queries.start); };
+    const auto of_kv = [&](const Strided& t) { return rows_of<Element>(t, b, kv_head, entry.keys.start); };
+    const PairNumbers given{dot(of_q(args.q), of_kv(args.k), Tile::width),
+                            dot(of_q(args.grad_o), of_kv(args.v), Tile::width_v)};
     const Pair<User> pair{head, of_row, of_col, at, origin, q, kv};
-    const RowEnd end = end_of(args, user, Query<User>{head, of_row, at, origin, q}, row);
+    const RowEnd end = end_of(args, user, Query<User>{head, of_row, at, origin, q}, entry.queries.start + row);
     return gradient_of(user, pair, factor_of(user, head), end, score_keeps(user, pair, given.s), given, NoTerms{}).dp;
+  }
+};
+
+/// The gradient of the nth dense bias.
+template <class Tile, class User, int nth_sum>
+struct SumDs : DsOfKeys<Tile, User> {
+  using Element = typename Tile::Element;
+  using DsOfKeys<Tile, User>::args;
+  using DsOfKeys<Tile, User>::user;
+  static constexpr int each = 8;  ///< elements of a thread
+
+  __device__ const SumOfDs& sum() const { return user.sums_of_ds[nth_sum]; }
+
+  /// The eights of a row in this launch. Columns beyond the last key belong to its tile's launch.
+  struct Columns {
+    int begin, end;
+    __device__ int eights() const { return (end - begin + each - 1) / each; }
+  };
+  __device__ Columns columns() const {
+    return {this->first_key(), this->end_key() < args.kv_len ? this->end_key() : sum().columns};
+  }
+
+  /// What dS of a query's keys is multiplied by.
+  __device__ float factor(const Entry& entry, const typename User::Head& head, const Where& at, int row,
+                          int key) const {
+    const Int q = entry.query(row), origin = entry.query(0), kv = key;
+    return user.ds_factor(nth_sum, head, user.row(head, at, q), user.col(head, at, origin, kv), at, origin, q, kv);
   }
 
   /// Adds the terms of eight keys in a batch entry and head.
   __device__ void add(float (&sums)[each], int b, int h, int row, int key) const {
-    const StoredDs& stored = user.stored_ds;
-    const Where at{b, h, args.q_len, args.kv_len};
+    const Entry entry = entry_of<Tile>(args, b);
+    if (is_packed<Tile> && !this->has(entry, row, key)) return;
+    const Where at = entry.at(b, h);
     const auto head = user.head(at);
-    const uint4 x = __ldg(reinterpret_cast<const uint4*>(
-        static_cast<const Element*>(stored.ds.data) + b * stored.ds.batch + h * stored.ds.head +
-        row * stored.ds.position + (key - stored.first_tile * Tile::n)));
+    const uint4 x = __ldg(reinterpret_cast<const uint4*>(this->at(b, h, row, key)));
     const unsigned words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const float ds = i % 2 ? high_of<Element>(words[i / 2]) : low_of<Element>(words[i / 2]);
       // A pair that adds nothing does so even if its factor is infinite or NaN.
-      sums[i] += ds == 0.0f ? 0.0f : ds * factor(head, at, row, min(key + i, args.kv_len - 1));
+      sums[i] += ds == 0.0f ? 0.0f : ds * factor(entry, head, at, row, min(key + i, at.kv_len - 1));
     }
   }
 
@@ -147,15 +169,17 @@ struct SumDs {
   /// The element i of eight, from operands.
   __device__ float sum_again(const Place& of, int i) const {
     float sum = 0;
-    if (!of.any || of.key + i >= args.kv_len) return sum;
+    if (!of.any) return sum;
 #pragma unroll 1
     for (int b = of.b.begin; b < of.b.end; ++b)
 #pragma unroll 1
       for (int h = of.h.begin; h < of.h.end; ++h) {
-        const Where at{b, h, args.q_len, args.kv_len};
+        const Entry entry = entry_of<Tile>(args, b);
+        if (!this->has(entry, of.row, of.key + i)) continue;
+        const Where at = entry.at(b, h);
         const auto head = user.head(at);
-        const float ds = recomputed(head, at, of.row, of.key + i);
-        sum += ds == 0.0f ? 0.0f : ds * factor(head, at, of.row, of.key + i);
+        const float ds = this->recomputed(entry, head, at, of.row, of.key + i);
+        sum += ds == 0.0f ? 0.0f : ds * factor(entry, head, at, of.row, of.key + i);
       }
     return sum;
   }
@@ -189,6 +213,62 @@ struct SumDs {
   }
 };
 
+/// Sums along diagonals: what the pairs of a head and a distance q - kv add to tensors.
+template <class Tile, class User>
+struct SumDistances : DsOfKeys<Tile, User> {
+  using DsOfKeys<Tile, User>::args;
+  using DsOfKeys<Tile, User>::user;
+
+  /// dS of this pair, or, where `again`, what it is from operands.
+  __device__ float of_pair(const Entry& entry, const typename User::Head& head, const Where& at, int row, int key,
+                           bool again) const {
+    if (again) return this->recomputed(entry, head, at, row, key);
+    return low_of<typename Tile::Element>(
+        __ldg(reinterpret_cast<const unsigned short*>(this->at(at.b, at.h, row, key))));
+  }
+
+  /// A block has sum_ds_threads distances of a head.
+  __device__ void add(const Entry& entry, const Where& at, int nth, bool again) const {
+    constexpr int at_once = 8;
+    const int rows = entry.queries.length, begin = this->first_key(), end = min(this->end_key(), entry.keys.length);
+    if (rows == 0 || end <= begin) return;
+    const auto head = user.head(at);
+    const int least = 1 - end, thread = static_cast<int>(threadIdx.x), distance = least + nth * sum_ds_threads + thread,
+              of_warp = distance - thread % 32, most = rows - 1 - begin;
+    // Lanes read neighbouring keys of one row after another.
+    const int first = max(0, of_warp + begin), last = min(rows, of_warp + 31 + end);
+    double sum = 0;
+#pragma unroll 1
+    for (int from = first; from < last; from += at_once) {
+      float part = 0;
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const int row = from + i, key = row - distance;
+        if (row < last && key >= begin && key < end) part += of_pair(entry, head, at, row, key, again);
+      }
+      sum += static_cast<double>(part);
+    }
+    // Any pair of this distance will do.
+    const int nearest = min(distance, most), of_key = max(begin, -nearest);
+    const Int q = entry.query(nearest + of_key), kv = entry.key(of_key);
+    user.by_distance(distance <= most ? static_cast<float>(sum) : 0.0f, head, user.row(head, at, q),
+                     user.col(head, at, entry.query(0), kv), at, q, kv);
+  }
+
+  __device__ void run() const {
+    static_assert(SumsDistances<User>);
+    const bool again = *args.non_finite != 0;
+    const int distances = args.q_len + args.kv_places * Tile::n - 1,
+              chunks = (distances + sum_ds_threads - 1) / sum_ds_threads;
+    const long long count = static_cast<long long>(args.batch) * args.q_heads * chunks;
+    for (long long nth = blockIdx.x; nth < count; nth += gridDim.x) {
+      const int chunk = static_cast<int>(nth % chunks), set = static_cast<int>(nth / chunks), b = set / args.q_heads;
+      const Entry entry = entry_of<Tile>(args, b);
+      add(entry, entry.at(b, set % args.q_heads), chunk, again);
+    }
+  }
+};
+
 template <class Tile, class User, int nth_sum = 0>
 __device__ inline void sum_each(const BackwardArgs& args, const User& user) {
   SumDs<Tile, User, nth_sum>{args, user}.run();
@@ -202,6 +282,7 @@ __global__ void __launch_bounds__(sum_ds_threads)
   let_next_start();
   wait_for_kernel_before();
   sum_each<Tile>(args, user);
+  if constexpr (User::gradient.by_distance) SumDistances<Tile, User>{args, user}.run();
 }
 
 }  // namespace attune

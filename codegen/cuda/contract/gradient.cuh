@@ -10,18 +10,19 @@ namespace attune {
 /// Facts about a Mod's derivative, known when its source is written. Gradients of captured tensors are sums of terms,
 /// one term per read. A term is summed along everything that its place in the tensor does not depend on.
 struct GradientTraits {
-  bool has_slope = false;  ///< slope() is not 1 everywhere
-  bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  bool keeps_zero = true;  ///< prob(0) is 0 for any values of the captured tensors
-  int by_head = 0;         ///< terms whose places depend only on b and h
-  int by_row = 0;          ///< ... and on q
-  int by_col = 0;          ///< ... and on kv, but not on q
-  int by_diagonal = 0;     ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
-  bool by_pair = false;    ///< there are terms to which each pair adds, at its own places
-  int by_ds = 0;           ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
-  bool by_end = false;     ///< there are terms of the sum of a row's dS times a factor, for sum_sinks.cuh
-  bool removes = true;     ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
-  bool by_sink = false;    ///< sink() reads captured tensors whose gradients are asked for
+  bool has_slope = false;    ///< slope() is not 1 everywhere
+  bool delta_of_o = true;    ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+  bool keeps_zero = true;    ///< prob(0) is 0 for any values of the captured tensors
+  int by_head = 0;           ///< terms whose places depend only on b and h
+  int by_row = 0;            ///< ... and on q
+  int by_col = 0;            ///< ... and on kv, but not on q
+  int by_diagonal = 0;       ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
+  bool by_pair = false;      ///< there are terms to which each pair adds, at its own places
+  int by_ds = 0;             ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
+  bool by_distance = false;  ///< there are terms of the sum of dS along a diagonal, for sum_ds.cuh
+  bool by_end = false;       ///< there are terms of the sum of a row's dS times a factor, for sum_sinks.cuh
+  bool removes = true;       ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
+  bool by_sink = false;      ///< sink() reads captured tensors whose gradients are asked for
 };
 
 /// The gradients of a pair: of its score, of q . k (past slope()), and of its probability.
@@ -75,6 +76,13 @@ concept StoresDs = Differentiable<M> &&
   StoredDs(m.stored_ds);
   SumOfDs(m.sums_of_ds[0]);
   x = m.ds_factor(0, head, row, col, at, i, i, i);  // the term, ..., origin, q, kv
+};
+
+/// A Mod that also has terms of stored dS along diagonals.
+template <class M>
+concept SumsDistances = StoresDs<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  m.by_distance(x, head, row, col, at, i, i);  // the sum, …, q, kv
 };
 
 /// What the gradient of a pair needs of its row.
