@@ -11,14 +11,14 @@
 namespace attune::codegen {
 namespace {
 
-/// The reads whose gradients a kernel of a whole backward sums in this way, as the user wrote them: "bias[h, q, kv]".
-std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
+/// The reads whose gradients are asked for, as the user wrote them: "bias[h, q, kv]".
+std::vector<std::string> reads_with_gradients(const GpuParts& parts) {
   const compiler::Mod& mod = parts.mod();
   const ir::Signature signature = mod.signature();
   std::vector<std::string> out;
-  for (std::size_t nth = 0; const compiler::Derivative* of : {&mod.dscore, &mod.dprob})
+  for (const compiler::Derivative* of : {&mod.dscore, &mod.dprob, &mod.dsink})
     for (const compiler::Scatter& scatter : of->captures) {
-      if (!parts.gradient->wanted[scatter.capture] || parts.gradient->terms[nth++].whole != sum) continue;
+      if (!parts.gradient->wanted[scatter.capture]) continue;
       std::vector<std::string> index;
       for (const ir::Expr& e : scatter.index) index.push_back(ir::print(e, signature));
       out.push_back(fmt::format("{}[{}]", mod.captures[scatter.capture].name, fmt::join(index, ", ")));
@@ -26,13 +26,11 @@ std::vector<std::string> reads_summed_by(const GpuParts& parts, Term::Sum sum) {
   return out;
 }
 
-/// The reads whose gradients make the kernel refuse the call, for a message: ": bias[h, q, kv]". Empty if the kernel
-/// refuses it for another reason.
-std::string reads_to_blame(const KernelDescriptor& kernel, const KernelSpec& spec, const GpuParts& parts) {
-  Traits without = parts.facts;
-  without.stores_ds = false;
-  if (!parts.facts.stores_ds || !kernel.why_not(spec, without).empty()) return {};
-  return fmt::format(": {}", fmt::join(reads_summed_by(parts, Term::Sum::ds), ", "));
+/// True if the kernel refuses the call for nothing but gradients of captured tensors.
+bool minds_gradients(const KernelDescriptor& kernel, const KernelSpec& spec, const Traits& facts) {
+  Traits without = facts;
+  without.has_terms = false;
+  return facts.has_terms && !kernel.why_not(spec, facts).empty() && kernel.why_not(spec, without).empty();
 }
 
 }  // namespace
@@ -46,7 +44,7 @@ CallSpec of_way(CallSpec call, Way way) {
 
 GpuParts parts_of(const compiler::LoweredMod& lowered, const CallSpec& call, Way way) {
   if (way == Way::forward) return forward_parts(lowered, call.spec);
-  return gpu_parts(lowered, !call.spec.negative, &*call.backward, way == Way::keys);
+  return gpu_parts(lowered, !call.spec.negative, &*call.backward, way == Way::keys, !call.other_extents);
 }
 
 CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& call) {
@@ -60,13 +58,17 @@ CallChoices call_choices(const compiler::LoweredMod& lowered, const CallSpec& ca
     if (ways.size() > 1)
       for (const KernelDescriptor* one : kernels(Way::backward))
         if (const std::string why = one->why_not(spec, parts.facts); !why.empty())
-          out.story.push_back(fmt::format("not {}: {}{}", one->name, why, reads_to_blame(*one, spec, parts)));
+          out.story.push_back(fmt::format("not {}: {}", one->name, why));
   }
   for (const Way way : ways) {
     WayChoices one{.way = way, .call = of_way(call, way), .parts = parts_of(lowered, call, way)};
     const Preference* const preference = one.call.preference ? &*one.call.preference : nullptr;
     one.kind = call_kind(one.parts, call.length);
     one.choices = choose(one.call.spec, one.parts.facts, one.kind, preference, kernels(way));
+    for (const KernelDescriptor* kernel : kernels(way))
+      if (minds_gradients(*kernel, one.call.spec, one.parts.facts))
+        out.story.push_back(fmt::format("{} takes the call without the gradients of {}", kernel->name,
+                                        fmt::join(reads_with_gradients(one.parts), ", ")));
     out.ways.push_back(std::move(one));
   }
   return out;

@@ -18,6 +18,7 @@ struct CallSpec {
   std::optional<Preference> preference{};  ///< none: the choice of attune tune, if there is one
   /// For a backward, the captured tensors whose gradients are asked for, by slot. None for a forward.
   std::optional<Wanted> backward{};
+  bool other_extents = false;  ///< the gradient of a dense bias is smaller than the pairs: it is not made of stored dS
   auto operator<=>(const CallSpec&) const = default;
 };
 /// What the kernels of one way of the call are chosen by.

@@ -194,8 +194,8 @@ int column_words(const GpuParts& parts) {
 }
 
 /// Appends the expressions of a backward to those of the forward.
-GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& wanted, const Expr& scale,
-                             std::vector<Expr>& roots) {
+GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& wanted, bool may_store,
+                             const Expr& scale, std::vector<Expr>& roots) {
   const Mod& mod = lowered.mod;
   GradientParts out{.wanted = wanted,
                     .has_slope = !ir::is_literal(mod.dscore.by, 1),
@@ -203,7 +203,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                     .keeps_zero = keeps_zero(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
-                    .ds = ds_terms(mod, wanted),
+                    .ds = may_store ? ds_terms(mod, wanted) : std::vector<DsTerm>(),
                     .of_sink = {}};
   roots.push_back(gathered(of_product(mod.dscore.by, scale)));
   roots.push_back(gathered(value_of(mod.dprob.by)));
@@ -211,12 +211,15 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   const auto add = [&](const compiler::Derivative& derivative, bool by_prob) {
     for (const compiler::Scatter& scatter : derivative.captures) {
       if (!wanted[scatter.capture]) continue;
-      // dS along a diagonal is the gradient of the score if the gradients of the score and of s are equal.
-      const std::vector<Expr> factors = factors_of(scatter);
-      distances.push_back(!by_prob && !out.has_slope && std::ranges::all_of(factors, compiler::by_distance));
+      // What is summed along a diagonal is the gradient of s: that of the score times the slope.
+      const bool is_slope = !by_prob && out.has_slope && scatter.value->digest == mod.dscore.by->digest;
+      const std::vector<Expr> factors = is_slope ? scatter.index : factors_of(scatter);
+      distances.push_back(!by_prob && (is_slope || !out.has_slope) &&
+                          std::ranges::all_of(factors, compiler::by_distance));
       const Term::Sum parts = sum_of_parts(scatter);
       out.terms.push_back({.capture = scatter.capture,
                            .by_prob = by_prob,
+                           .is_slope = is_slope,
                            .loops = scatter.loops,
                            .rank = scatter.index.size(),
                            .first = roots.size(),
@@ -286,7 +289,8 @@ bool reads_summaries(const compiler::Bands& bands, std::size_t captures) {
                      [&](const Expr& e) { return e->op == Op::Read && e->bits >= captures; });
 }
 
-GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted, bool keeps_keys) {
+GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted, bool keeps_keys,
+                   bool may_store) {
   ++derived_so_far;
   const Mod& mod = lowered.mod;
   GpuParts out;
@@ -300,7 +304,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   const Expr none = ir::integer(0);
   std::vector<Expr> roots{exponent(value_of(mod.fold.core), scale), limits.rest, prob,
                           facts.has_first ? limits.first : none, facts.has_last ? limits.last : none};
-  if (wanted) out.gradient = gradient_parts(lowered, *wanted, scale, roots);
+  if (wanted) out.gradient = gradient_parts(lowered, *wanted, may_store, scale, roots);
   out.dropped = roots.size();
   // A custom derivative is not that of dropout.
   const bool drops = (!wanted || delta_is_of_o(mod.prob)) && add_dropped(roots);

@@ -58,7 +58,8 @@ struct Term {
   };
 
   std::uint32_t capture = 0;
-  bool by_prob = false;  ///< multiplies the gradient of the probability, else that of the score
+  bool by_prob = false;   ///< multiplies the gradient of the probability, else that of the score
+  bool is_slope = false;  ///< the factor is that of s, as of a table under a softcap: sums of dS have it already
   std::vector<compiler::Scatter::Loop> loops;
   std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
   Sum parts = Sum::pair;            ///< in kernels that compute a part of a backward
@@ -116,9 +117,10 @@ struct GpuParts {
 };
 
 /// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels
-/// that iterate over queries, so that `listed` refers to lists of tiles of queries.
+/// that iterate over queries, so that `listed` refers to lists of tiles of queries. `may_store`: gradients of dense
+/// biases may be made of stored dS.
 GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, const Wanted* wanted = nullptr,
-                   bool keeps_keys = false);
+                   bool keeps_keys = false, bool may_store = true);
 /// The parts for a forward's kernel. If entries have their own lengths or positions, masks that read data are evaluated
 /// pair by pair; if results of another call are merged in, there is no sink.
 GpuParts forward_parts(const compiler::LoweredMod& lowered, const KernelSpec& spec);

@@ -40,11 +40,10 @@ constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 /// True if the kernel takes part in the sums of captured tensors' gradients: others are added up after it.
 bool sums_terms(const Traits& facts) { return facts.sums_items || facts.sums_diagonals || facts.stores_ds; }
 
-std::string why_not(const KernelSpec& spec, const Traits& facts) {
+std::string why_not(const KernelSpec& spec, const Traits&) {
   if (std::string why = why_not_backward90(spec); !why.empty()) return why;
   if (spec.d > 128 || spec.dv > 128) return "it is for heads up to 128 wide";
   if (spec.d <= 64 && spec.dv > 64) return "values are wider than keys";
-  if (facts.stores_ds && spec.packed) return "sequences are packed, and a dense bias has a gradient";
   return {};
 }
 

@@ -94,10 +94,6 @@ class TermFunctions {
     }
     return out + indent + statement;
   }
-  /// Statements that add the term to its sum by calling this function with the sum and a number.
-  std::string addition(const Term& term, std::string_view add, std::string_view flow) {
-    return in_loops(term.loops, fmt::format("{}({}, {});\n", add, place(term), added(term, flow)));
-  }
   /// The function, with the locals that its statements use.
   std::string function(std::string_view head, const std::string& statements) {
     const std::string typed = head.starts_with("float ") ? std::string(head) : fmt::format("void {}", head),
@@ -126,13 +122,15 @@ class TermFunctions {
   std::string pairs(std::string_view name, Term::Sum sum) {
     std::string statements;
     for (const Term* term : all(sum))
-      statements += addition(*term, "add_exactly", term->by_prob ? "flow.prob" : "flow.score");
+      statements += in_loops(term->loops, fmt::format("add_exactly({}, {});\n", place(*term), added(*term)));
     return function(fmt::format("{}({})", name, pair_arguments), statements);
   }
   /// A function that all lanes of a warp call at once.
   std::string together(std::string_view head, Term::Sum sum, std::string_view flow) {
     std::string statements;
-    for (const Term* term : all(sum)) statements += addition(*term, "add_together", flow);
+    for (const Term* term : all(sum))
+      statements += in_loops(term->loops, fmt::format("add_together({}, {});\n", place(*term),
+                                                      term->is_slope ? std::string(flow) : added(*term, flow)));
     return function(head, statements);
   }
   /// A distance without pairs adds nothing, even if its factor is infinite or NaN.

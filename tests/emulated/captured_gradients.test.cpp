@@ -128,6 +128,18 @@ TEST_CASE("a call has captured gradients of several kinds", "[emulated]") {
   CHECK(wrong({.score = "s + bias[h, q, kv] + " + table, .mask = "kv <= q"}, narrow) == "");
 }
 
+TEST_CASE("a table under a softcap is summed along diagonals, as dS has the cap's slope", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const std::string table = "t[h, clamp(q - kv, -50, 50) + 50]", capped = "20.0f * tanh((s + " + table,
+                    end = ") / 20.0f)";
+  for (std::size_t nth = 0;
+       const Shape& shape : {dense(150, 200, 64), dense(170, 210, 128), packed({150, 0, 1, 77}, 64)})
+    if (in_turn(nth++, 3)) {
+      CHECK(wrong({.score = capped + end, .mask = "kv <= q"}, shape) == "");
+      CHECK(wrong({.score = capped + " + bias[h, q, kv]" + end, .sink = "c[h]"}, shape) == "");
+    }
+}
+
 TEST_CASE("what masked-out keys hold reaches no captured gradient", "[emulated]") {
   if (skipped_without_compiler()) return;
   // Few, because what is not finite is computed again pair by pair.

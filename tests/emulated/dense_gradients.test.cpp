@@ -207,17 +207,46 @@ TEST_CASE("what masked-out pairs hold does not reach the gradient of a dense bia
   CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 200}, {200, 1}, odd}, usual()) == "");
 }
 
-TEST_CASE("a dense bias whose gradient cannot be made of dS has the portable kernels", "[emulated]") {
+TEST_CASE("a dense bias of packed sequences has its gradient from dS", "[emulated]") {
   if (skipped_without_compiler()) return;
   Shape packed = usual();
-  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
-  const Captured bias = dense({2, 150, 200});
-  CHECK(wrong("s + bias[h, q, kv]", "kv <= q", bias, packed, {.type = DType::f32, .kernel = "keys_sm80"}) == "");
-  CHECK_THAT(wrong("s + bias[h, q, kv]", "kv <= q", bias, packed), Catch::Contains("sequences are packed"));
+  packed.q_lens = {150, 33, 129, 0, 1};
+  packed.kv_lens = {290, 33, 0, 70, 1};
+  packed.batch = 5;
+  const Captured heads = dense({2, 150, 290}), table = dense({439}, DType::f32), entries = dense({5, 2, 150, 296});
+  std::size_t nth = 0;
+  for (const std::int64_t d : {64, 128})
+    for (const char* mask : {"true", "kv <= q + 20"})
+      // Launches for some of the keys, and one for all of them.
+      for (const std::int64_t ds_bytes : {std::int64_t{1}, std::int64_t{1} << 30}) {
+        if (!in_turn(nth++, 4)) continue;
+        INFO(d << ' ' << mask << ' ' << ds_bytes);
+        packed.d = packed.dv = d;
+        CHECK(wrong("s + bias[h, q, kv]", mask, heads, packed, {.type = DType::f32, .ds_bytes = ds_bytes}) == "");
+        CHECK(wrong("s + bias[h, q, kv] + more[q - kv + 289]", mask, heads, packed, {.ds_bytes = ds_bytes}, &table) ==
+              "");
+      }
+  packed.d = packed.dv = 64;
+  if (in_turn(nth++, 4))
+    CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q", entries, packed, {.kernel = "backward_sm90:copies=1"}) == "");
+  const auto odd = [](std::int64_t i) { return i % 290 > i / 290 % 150 ? inf : 0.5; };
+  if (in_turn(nth++, 4))
+    CHECK(wrong("s + bias[h, q, kv] + more[q - kv + 289]", "kv <= q",
+                {DType::bf16, {2, 150, 290}, {43500, 290, 1}, odd}, packed, {}, &table) == "");
+  Shape small = packed;
+  small.q_lens = small.kv_lens = {100, 33, 128, 5, 1};
+  if (in_turn(nth++, 4)) CHECK(wrong("s + bias[h, q, kv]", "kv <= q", dense({2, 128, 128}), small) == "");
+}
+
+TEST_CASE("the gradient of a dense bias that is not made of dS is added pair by pair", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured table = table_of(349);
   // dS times a number that depends on s is added pair by pair.
-  CHECK(wrong("s * bias[h, q, kv]", "true", bias, usual(), {.type = DType::f32}) == "");
-  // Rows that the bias lacks are its last one.
-  CHECK_THAT(wrong("s + bias[h, q, kv]", "kv <= q", dense({2, 100, 200}), usual()), Catch::Contains("another shape"));
+  CHECK(wrong("s * bias[h, q, kv]", "true", dense({2, 150, 200}), usual(), {.type = DType::f32}) == "");
+  // Rows and columns that the bias lacks are its last one.
+  CHECK(wrong("s + bias[h, q, kv]", "kv <= q", dense({2, 100, 200}), usual(), {.type = DType::f32}) == "");
+  CHECK(wrong("s + bias[h, q, kv] + more[q - kv + 199]", "true", dense({2, 150, 199}), usual(), {.type = DType::f32},
+              &table) == "");
 }
 
 }  // namespace attune::tests

@@ -297,6 +297,9 @@ struct Loader90Backward {
     return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
   }
 
+  /// Where dS is stored: if launches divide the keys, the last keys come first for every set.
+  __device__ bool has_all_keys() const { return user.stored_ds.tiles * n >= args.kv_len; }
+
   /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
   /// time, one per lane. Queries count the tiles of keys that they visit in the same way, so no count misses a tile.
   /// Not split up: parts of it took four bytes more than this warp's registers.
@@ -328,14 +331,18 @@ struct Loader90Backward {
             next_item();
             continue;
           }
+          if constexpr (User::gradient.by_ds > 0) item.rising = item.rising && has_all_keys();
           if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
-        }
-        if constexpr (User::gradient.by_ds > 0) {
-          // If launches divide the keys, the last keys come first for every set.
-          const int tiles = items().tiles();
-          if (item.rising && tiles * n < args.kv_len) {
+          if constexpr (User::gradient.by_ds > 0)
+            if (item.keys < user.stored_ds.first_tile ||
+                item.keys >= user.stored_ds.first_tile + user.stored_ds.tiles) {
+              next_item();
+              continue;
+            }
+        } else if constexpr (User::gradient.by_ds > 0) {
+          if (item.rising && !has_all_keys()) {
             item.rising = false;
-            item.keys = tiles - 1 - item.keys;
+            item.keys = items().tiles() - 1 - item.keys;
           }
           item.keys += user.stored_ds.first_tile;
         }

@@ -339,8 +339,12 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
       const StoredDs& to = user.stored_ds;
       if (threadIdx.x % warpgroup_threads == 0) {
         const auto word = [&](int i) { return shared_get(step_word(shared, step, i)); };
-        store_box(to.map, shared.ds()[buffer].from(m * group), (word(4) - to.first_tile) * n + 64 * group, word(1) * m,
-                  word(3), word(2));
+        const unsigned from = shared.ds()[buffer].from(m * group);
+        const int key = (word(4) - to.first_tile) * n + 64 * group;
+        if constexpr (is_packed<Tile>)
+          store_box(to.map, from, key, word(6) * m, 0, 0);
+        else
+          store_box(to.map, from, key, word(1) * m, word(3), word(2));
         store_commit();
       }
       __syncwarp();

@@ -25,7 +25,7 @@ struct DsOfKeys {
   const User& user;
 
   __device__ int first_key() const { return user.stored_ds.first_tile * Tile::n; }
-  __device__ int end_key() const { return first_key() + args.kv_places * Tile::n; }
+  __device__ int end_key() const { return first_key() + user.stored_ds.tiles * Tile::n; }
 
   static __device__ bool has(const Entry& entry, int row, int key) {
     return row < entry.queries.length && key < entry.keys.length;
@@ -33,7 +33,12 @@ struct DsOfKeys {
   /// The dS of a query, from key on, which is one of this launch.
   __device__ const Element* at(int b, int h, int row, int key) const {
     const Strided& ds = user.stored_ds.ds;
-    return static_cast<const Element*>(ds.data) + b * ds.batch + h * ds.head + row * ds.position + (key - first_key());
+    const auto* const to = static_cast<const Element*>(ds.data) + (key - first_key());
+    if constexpr (is_packed<Tile>) {
+      const long long tile = static_cast<long long>(h) * args.q_places + place_of<Tile::m>(args.q_starts, b);
+      return to + (tile * Tile::m + row) * ds.position;
+    }
+    return to + b * ds.batch + h * ds.head + row * ds.position;
   }
 
   /// dS of a pair, computed from its operands.
@@ -258,7 +263,7 @@ struct SumDistances : DsOfKeys<Tile, User> {
   __device__ void run() const {
     static_assert(SumsDistances<User>);
     const bool again = *args.non_finite != 0;
-    const int distances = args.q_len + args.kv_places * Tile::n - 1,
+    const int distances = args.q_len + user.stored_ds.tiles * Tile::n - 1,
               chunks = (distances + sum_ds_threads - 1) / sum_ds_threads;
     const long long count = static_cast<long long>(args.batch) * args.q_heads * chunks;
     for (long long nth = blockIdx.x; nth < count; nth += gridDim.x) {

@@ -335,12 +335,13 @@ constexpr int sum_sinks_threads = 128, sum_sinks_rows = 1024;
 /// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor.
 constexpr int sum_ds_threads = 256, sum_ds_blocks = 8;
 
-/// Where a backward stores dS: the last but one member of such a kernel's `User`. A launch may be for some of the keys:
-/// BackwardArgs::kv_places tiles of them, from first_tile on.
+/// Where a backward stores dS: the last but one member of such a kernel's `User`. A launch may be for some of the keys
+/// of each batch entry or sequence.
 struct StoredDs {
-  TensorMap map;   ///< of `ds`, in boxes of a tile of queries by 64 keys
-  Strided ds;      ///< of q's type: [batch, head, query, key], keys counted from first_tile on
-  int first_tile;  ///< of keys
+  TensorMap map;          ///< of `ds`, in boxes of a tile of queries by 64 keys
+  Strided ds;             ///< of q's type: [batch, head, query, key], keys counted from first_tile on. Packed: [1, 1,
+                          ///< query, key], where tiles of queries have the places of their sums of dq
+  int first_tile, tiles;  ///< of keys
 };
 
 /// A gradient that sum_ds.cuh makes of stored dS. An array of these is the last member of `User`.

@@ -244,19 +244,17 @@ bool BackwardRun::plan_whole() {
   const CoverLists& lists = whole_.lists;
   if (!whole_.plan().kernel || diagonals() > most_diagonals) return false;
   if (lists.what == CoverForm::visits && (lists.ints() > most_visits || lists.rows > Visit::most_tiles)) return false;
-  if (!whole_.has(codegen::sum_ds)) return true;
-  dense_ = dense_gradients(of_, captured_, *whole_.kernel, kv_places(), means_.ds_bytes);
-  return dense_.has_value();
+  if (whole_.has(codegen::sum_ds)) dense_ = dense_gradients(of_, captured_, *whole_.kernel, q_tiles(), means_.ds_bytes);
+  return true;
 }
 
 void BackwardRun::choose_parts() {
   if (means_.preference && whole_ && !codegen::takes(*means_.preference, Way::queries))
-    throw Error(
-        "bad-kernel", "the requested kernel does not support this call", {.name = means_.preference->variant.text()},
-        whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large, or a "
-                               "gradient has another shape than the pairs"
-                             : whole_.kernel->story.front(),
-        "name another, or leave the choice to attune");
+    throw Error("bad-kernel", "the requested kernel does not support this call",
+                {.name = means_.preference->variant.text()},
+                whole_.plan().kernel ? "its table of tiles to visit, or its sums along diagonals, would be too large"
+                                     : whole_.kernel->story.front(),
+                "name another, or leave the choice to attune");
   whole_ = {};
   if (asks_keys()) keys_ = chosen(Way::keys);
   // If deltas are not products with o, the kernel of the queries also sums them for the kernel of the keys.
@@ -464,7 +462,7 @@ int BackwardRun::section_of_whole() const {
   const bool fits = tile.d < 128 || (!skips && p_.kv.length > 4096);
   const std::int64_t times = tile.m == turned_queries && fits && p_.group == 1 ? 2 : 1,
                      apart = times * items_apart(two_steps ? 64 : tile.m, skips),
-                     tiles = dense_ ? dense_->tiles : ceil_div(p_.kv.length, tile.n);
+                     tiles = dense_ && !p_.kv.packed() ? dense_->tiles : ceil_div(p_.kv.length, tile.n);
   return static_cast<int>(std::max<std::int64_t>(1, apart / std::max<std::int64_t>(1, tiles)));
 }
 
@@ -474,8 +472,9 @@ void BackwardRun::whole() {
   const std::int64_t kv_tiles = kv_places(), tiles_of_dq = q_tiles(), dq_sums = tiles_of_dq * kernel.choice.sums,
                      diagonal_sums = diagonals();
   // Where dS is stored, a launch has some of the keys: launches go from the last keys to the first.
-  const std::int64_t of_launch = dense_ ? dense_->tiles : std::max<std::int64_t>(kv_tiles, 1),
-                     further = dense_ ? (kv_tiles - 1) / of_launch : 0;
+  const std::int64_t all_keys = dense_ ? ceil_div(p_.kv.length, std::int64_t{whole_.plan().tile.n}) : kv_tiles,
+                     of_launch = dense_ ? dense_->tiles : std::max<std::int64_t>(kv_tiles, 1),
+                     further = dense_ ? (all_keys - 1) / of_launch : 0;
   // A flag that a result is non-finite, the next item, the number of visits, the tiles of keys added to each tile of
   // dq, and the next item of each further launch.
   enum Counter : std::int64_t { non_finite, next_item, visits, added_tiles };
@@ -515,7 +514,10 @@ void BackwardRun::whole() {
   const std::int64_t most_blocks = means_.blocks ? std::min(means_.blocks, device_.sms) : device_.sms;
   for (std::int64_t nth = further; nth >= 0; --nth) {
     const bool first = nth == further;
-    const std::int64_t first_tile = nth * of_launch, tiles = first ? kv_tiles - first_tile : of_launch;
+    // A launch for packed sequences passes over the tiles of other keys.
+    const std::int64_t first_tile = nth * of_launch, tiles = p_.kv.packed() ? kv_tiles
+                                                             : first        ? kv_tiles - first_tile
+                                                                            : of_launch;
     args.next = first ? counters + next_item : counters + added_tiles + tiles_of_dq + nth;
     args.kv_places = static_cast<int>(tiles);
     // Pairs of tiles that no item visits.

@@ -11,8 +11,6 @@
 namespace attune::runtime::cuda {
 namespace {
 
-using codegen::Along;
-
 std::int64_t bytes_of(const Tensor& t) { return t.size() * static_cast<std::int64_t>(size_of(t.dtype)); }
 
 /// True if a tensor's elements lie in one run of whole words.
@@ -23,75 +21,35 @@ bool is_clearable(const Tensor& t) {
   return bytes_of(t) % static_cast<std::int64_t>(sizeof(unsigned)) == 0;
 }
 
-/// True if another of the tensor's slots has a gradient too.
-bool has_other_terms(const compiler::Mod& mod, const Captured& of, std::uint32_t capture) {
-  const auto adds = [&](const compiler::Scatter& term) {
-    return term.capture != capture && std::ranges::find(of.slots, term.capture) != of.slots.end();
-  };
-  return std::ranges::any_of(std::array{&mod.dscore, &mod.dprob, &mod.dsink},
-                             [&](const compiler::Derivative* one) { return std::ranges::any_of(one->captures, adds); });
-}
-
-/// The pairs of a call, as [batch, head, position of the query, key].
-std::array<std::int64_t, 4> pairs_of(const compiler::Problem& p) {
-  return {p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
-}
-
-/// How the term's gradient is made of dS; none if it cannot be.
-std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
-                                            const codegen::DsTerm& term) {
-  const compiler::Problem& p = of.problem;
-  const auto its = std::ranges::find_if(
-      captured, [&](const Captured& one) { return std::ranges::find(one.slots, term.capture) != one.slots.end(); });
-  if (its == captured.end() || has_other_terms(of.mod.mod, *its, term.capture)) return {};
-
-  const Tensor& to = *its->into;
-  DenseGradient out{
-      .of = &*its, .slot = term.capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
-  out.groups = {std::max(p.batch, std::int64_t{1}), std::max(p.q_heads, std::int64_t{1}), 1, 1};
-  for (std::size_t d = 0; d < term.along.size(); ++d) {
-    const auto [what, by] = term.along[d];
-    if (what == Along::none) {
-      // The other elements along such a dimension are 0; sum_ds.cuh does not write them.
-      if (to.shape[d] != 1) return {};
-      continue;
-    }
-    const auto at = static_cast<std::size_t>(what) - 1;
-    out.groups[at] = by;
-    out.as_pairs.shape[at] = to.shape[d];
-    out.as_pairs.strides[at] = to.strides[d];
-  }
-  // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
-  for (std::size_t d = 0; d < 4; ++d)
-    if (out.as_pairs.shape[d] < ceil_div(pairs_of(p)[d], out.groups[d])) return {};
-  return out;
-}
-
 }  // namespace
 
-std::optional<DenseGradients> dense_gradients(const Call& of, std::span<const Captured> captured,
-                                              const LoadedKernel& kernel, std::int64_t kv_tiles,
-                                              std::int64_t ds_bytes) {
+DenseGradients dense_gradients(const Call& of, std::span<const Captured> captured, const LoadedKernel& kernel,
+                               std::int64_t q_tiles, std::int64_t ds_bytes) {
   const compiler::Problem& p = of.problem;
+  const Tile& tile = kernel.choice.plan.tile;
+  const std::int64_t kv_tiles = ceil_div(p.kv.length, std::int64_t{tile.n});
   const Tensor& q = of.backward().q;
+  const std::array<std::int64_t, 4> pairs{p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
   DenseGradients out;
   out.cleared = kernel.skips;
   for (const codegen::DsTerm& term : codegen::ds_terms(of.mod.mod, wanted_of(of, captured))) {
     std::optional<DenseGradient> one = dense_gradient(of, captured, term);
-    if (!one) return {};
+    if (!one) throw Bug("a kernel stores dS for a gradient that is not made of it");
     const Tensor& to = *one->of->into;
-    const bool same = p.q_offset == 0 && one->groups[0] == 1 && one->groups[1] == 1 &&
-                      std::ranges::equal(pairs_of(p), std::span(one->as_pairs.shape).first(4));
+    const bool same = !p.q.packed() && p.q_offset == 0 && one->groups[0] == 1 && one->groups[1] == 1 &&
+                      std::ranges::equal(pairs, std::span(one->as_pairs.shape).first(4));
     one->is_ds = !out.is_gradient && same && !term.factor && to.dtype == q.dtype && has_boxes(one->as_pairs) &&
                  (!out.cleared || is_clearable(to));
     if (one->is_ds) out.is_gradient = true, out.tiles = kv_tiles, out.ds = one->as_pairs;
     out.each.push_back(*one);
   }
   if (out.is_gradient) return out;
-  const std::int64_t n = kernel.choice.plan.tile.n,
-                     of_tile = p.batch * p.q_heads * p.q.length * n * static_cast<std::int64_t>(size_of(q.dtype));
-  out.tiles = std::clamp(ds_bytes / std::max<std::int64_t>(of_tile, 1), std::int64_t{1}, kv_tiles);
-  out.ds = {nullptr, q.dtype, {p.batch, p.q_heads, p.q.length, out.tiles * n}, {}, q.device};
+  std::vector<std::int64_t> rows{p.batch, p.q_heads, p.q.length};
+  if (p.q.packed()) rows = {1, 1, q_tiles * tile.m};
+  const std::int64_t of_tile = rows[0] * rows[1] * rows[2] * tile.n * static_cast<std::int64_t>(size_of(q.dtype));
+  out.tiles = std::clamp(ds_bytes / std::max<std::int64_t>(of_tile, 1), std::int64_t{1},
+                         std::max<std::int64_t>(kv_tiles, 1));
+  out.ds = {nullptr, q.dtype, {rows[0], rows[1], rows[2], out.tiles * tile.n}, {}, q.device};
   return out;
 }
 
@@ -102,7 +60,8 @@ bool DenseGradients::has(const Captured& one) const {
 StoredDs DenseGradients::stored(const codegen::KernelPlan& plan, std::int64_t first_tile) const {
   return {.map = boxes_of(ds, plan.tile.m),
           .ds = strided(ds, compiler::Layout::dense),
-          .first_tile = static_cast<int>(first_tile)};
+          .first_tile = static_cast<int>(first_tile),
+          .tiles = static_cast<int>(tiles)};
 }
 
 std::vector<SumOfDs> DenseGradients::sums() const {

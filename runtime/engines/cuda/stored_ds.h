@@ -11,14 +11,6 @@
 
 namespace attune::runtime::cuda {
 
-struct DenseGradient {
-  const Captured* of = nullptr;
-  std::uint32_t slot = 0;                          ///< of `of`: the one that the score reads
-  Tensor as_pairs;                                 ///< the gradient as [batch, head, query, key]
-  std::array<std::int64_t, 4> groups{1, 1, 1, 1};  ///< how many of each share an element
-  bool is_ds = false;                              ///< dS is stored straight into it
-};
-
 /// Stored dS, and the gradients that are made of it.
 struct DenseGradients {
   std::vector<DenseGradient> each;  ///< in the order of the kernel's terms
@@ -33,8 +25,7 @@ struct DenseGradients {
   std::vector<SumOfDs> sums() const;
 };
 
-/// How gradients are made of the dS that this kernel stores; `kv_tiles`: of a head. None if one cannot be.
-std::optional<DenseGradients> dense_gradients(const Call& of, std::span<const Captured> captured,
-                                              const LoadedKernel& kernel, std::int64_t kv_tiles, std::int64_t ds_bytes);
-
+/// How gradients are made of the dS that this kernel stores; `q_tiles`: of all heads and entries.
+DenseGradients dense_gradients(const Call& of, std::span<const Captured> captured, const LoadedKernel& kernel,
+                               std::int64_t q_tiles, std::int64_t ds_bytes);
 }  // namespace attune::runtime::cuda

@@ -42,6 +42,15 @@ bool has_few_tiles(int heads, const Problem& p, const Facts& device, const Means
   return codegen::parts_of_keys(tiles.count, blocks, ceil_div(p.kv.length, n)) > 1;
 }
 
+/// True if another of the tensor's slots has a gradient too.
+bool has_other_terms(const compiler::Mod& mod, const Captured& of, std::uint32_t capture) {
+  const auto adds = [&](const compiler::Scatter& term) {
+    return term.capture != capture && std::ranges::find(of.slots, term.capture) != of.slots.end();
+  };
+  return std::ranges::any_of(std::array{&mod.dscore, &mod.dprob, &mod.dsink},
+                             [&](const compiler::Derivative* one) { return std::ranges::any_of(one->captures, adds); });
+}
+
 }  // namespace
 
 codegen::CallSpec forward_call_spec(const Facts& device, const Call& of, const Means& means) {
@@ -96,6 +105,48 @@ codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured) {
   return out;
 }
 
+std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
+                                            const codegen::DsTerm& term) {
+  const compiler::Problem& p = of.problem;
+  const auto its = std::ranges::find_if(
+      captured, [&](const Captured& one) { return std::ranges::find(one.slots, term.capture) != one.slots.end(); });
+  if (its == captured.end() || has_other_terms(of.mod.mod, *its, term.capture)) return {};
+
+  const Tensor& to = *its->into;
+  DenseGradient out{
+      .of = &*its, .slot = term.capture, .as_pairs = {to.data, to.dtype, {1, 1, 1, 1}, {0, 0, 0, 0}, to.device}};
+  out.groups = {std::max(p.batch, std::int64_t{1}), std::max(p.q_heads, std::int64_t{1}), 1, 1};
+  for (std::size_t d = 0; d < term.along.size(); ++d) {
+    const auto [what, by] = term.along[d];
+    if (what == codegen::Along::none) {
+      // The other elements along such a dimension are 0; sum_ds.cuh does not write them.
+      if (to.shape[d] != 1) return {};
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(what) - 1;
+    out.groups[at] = by;
+    out.as_pairs.shape[at] = to.shape[d];
+    out.as_pairs.strides[at] = to.strides[d];
+  }
+  const std::array<std::int64_t, 4> pairs{p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
+  // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
+  for (std::size_t d = 0; d < 4; ++d)
+    if (out.as_pairs.shape[d] < ceil_div(pairs[d], out.groups[d])) return {};
+  return out;
+}
+
+namespace {
+
+/// True if the gradient of a dense bias cannot be made of dS.
+bool has_other_extents(const Call& of, std::span<const Captured> captured) {
+  if (captured.empty()) return false;
+  const std::vector<codegen::DsTerm> terms = codegen::ds_terms(of.mod.mod, wanted_of(of, captured));
+  return !std::ranges::all_of(
+      terms, [&](const codegen::DsTerm& term) { return dense_gradient(of, captured, term).has_value(); });
+}
+
+}  // namespace
+
 codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured,
                                      const Means& means) {
   const Backward& call = of.backward();
@@ -116,7 +167,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                .negative = !(static_cast<float>(p.scale) > 0),
                .exact = codegen::is_exact(of.exact, call.q.dtype)},
       .length = codegen::length_of(whole.q.length, whole.kv.length),
-      .backward = wanted_of(of, captured)};
+      .backward = wanted_of(of, captured),
+      .other_extents = has_other_extents(of, captured)};
   if (means.preference) out.preference = *means.preference;
   return out;
 }

@@ -2,6 +2,9 @@
 // device, which need not be in this machine
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +28,19 @@ struct Captured {
 };
 std::vector<Captured> captured_of(const compiler::Args& args, const Backward& call);
 codegen::Wanted wanted_of(const Call& of, std::span<const Captured> captured);
+
+/// A gradient that can be made of dS, pair by pair.
+struct DenseGradient {
+  const Captured* of = nullptr;
+  std::uint32_t slot = 0;                          ///< of `of`: the one that the score reads
+  Tensor as_pairs;                                 ///< the gradient as [batch, head, query, key]
+  std::array<std::int64_t, 4> groups{1, 1, 1, 1};  ///< how many of each share an element
+  bool is_ds = false;                              ///< dS is stored straight into it
+};
+/// The gradient of this term's tensor; none if it has fewer elements than pairs read, or other terms.
+std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Captured> captured,
+                                            const codegen::DsTerm& term);
+
 /// What the kernels of a backward are chosen by. `captured`: from captured_of().
 codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured,
                                      const Means& means);
