@@ -43,7 +43,7 @@ constexpr std::array<ModOfKind, 10> mod_kinds{{
     {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
     {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of every sum along diagonals",
      "s + table[q - kv + 8192]", "", "", "", "table"},
-    {"dS", "the gradient of dense in s + dense[h, q, kv], as of one tensor with an element for each pair",
+    {"dS", "the gradient of dense in s + dense[h, q, kv], as of tensors with an element for each pair",
      "s + dense[h, q, kv]", "", "", "", "dense"},
     {"grads", "the gradient of bias in s + bias[kv], as of any other index", "s + bias[kv]", "", "", "", "bias"},
 }};

@@ -41,8 +41,8 @@ struct DsOfKeys {
     return to + b * ds.batch + h * ds.head + row * ds.position;
   }
 
-  /// dS of a pair, computed from its operands.
-  __device__ float recomputed(const Entry& entry, const typename User::Head& head, const Where& at, int row,
+  /// dS of a pair, computed from its operands. Not inlined: sums then had 48 registers and spilled, or had 72.
+  __device__ __noinline__ float recomputed(const Entry& entry, const typename User::Head& head, const Where& at, int row,
                               int key) const {
     const Int q = entry.query(row), origin = entry.query(0), kv = key;
     const auto of_row = user.row(head, at, q);
