@@ -253,7 +253,8 @@ constinit const Companion sum_sinks{
     .needed =
         [](const GpuParts& parts, const KernelPlan&) {
           const GradientParts& of = *parts.gradient;
-          return !of.of_sink.empty() || !of.summed_by(Term::Sum::end, true).empty();
+          return !of.of_sink.empty() || !of.summed_by(Term::Sum::end, true).empty() ||
+                 !of.summed_by(Term::Sum::gate, true).empty();
         },
     .grid = sum_sinks_grid,
     .threads = sum_sinks_threads,

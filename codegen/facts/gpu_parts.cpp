@@ -127,6 +127,42 @@ bool ends_rows(const compiler::Scatter& scatter) {
   });
 }
 
+/// True if a number is the same for all pairs of a row.
+bool is_of_row(const Expr& e) {
+  return !e->random && !ir::uses(e, Input::KV) && !ir::uses(e, Input::S) && !ir::uses(e, Input::P) &&
+         !ir::uses(e, Input::Origin);
+}
+
+/// What dropout leaves of x: `where(kept, x, 0)`. Null: there is none.
+struct Kept {
+  Expr condition, x;
+};
+Kept kept_of(const Expr& e) {
+  if (e->op == Op::Where && ir::is_literal(e->args[2], 0)) return {e->args[0], e->args[1]};
+  return {nullptr, e};
+}
+
+/// What p is multiplied by, if it is the same for all pairs of a row that are not dropped; else null. The sum of p dP
+/// over a row is then delta over this number.
+Expr gate_of(const Mod& mod) {
+  if (!delta_is_of_o(mod.prob) || !linear_in_p(mod.prob)) return nullptr;
+  const Expr gate = kept_of(mod.dprob.by).x;
+  return is_of_row(gate) ? gate : nullptr;
+}
+
+/// What delta is multiplied by in this term of the prob mod's derivative, if it follows from delta; else null.
+Expr share_of(const Mod& mod, const compiler::Scatter& scatter) {
+  const Expr gate = gate_of(mod);
+  if (!gate || ir::is_literal(gate) || !scatter.loops.empty() || !std::ranges::all_of(scatter.index, is_of_row))
+    return nullptr;
+  const Kept of_all = kept_of(mod.dprob.by), of_term = kept_of(scatter.value);
+  const bool same = of_all.condition && of_term.condition ? of_all.condition->digest == of_term.condition->digest
+                                                          : !of_all.condition && !of_term.condition;
+  if (!same || !linear_in_p(of_term.x)) return nullptr;
+  const Expr p = ir::input(Input::P), slope = ir::substitute(of_term.x, {{p->digest, ir::real(1)}});
+  return is_of_row(slope) ? ir::op(Op::Div, slope, gate) : nullptr;
+}
+
 /// Chooses how a kernel for a whole backward sums the terms. `by_distance`: terms that are dS times a factor, whose
 /// factor and place are the same for all pairs of one distance q - kv.
 void sum_whole(GradientParts& of, const std::vector<bool>& by_distance) {
@@ -181,7 +217,7 @@ void find_sums(GpuParts& out) {
     facts.items_ask_s |= of_item && (of.has_slope || ir::uses(out.levels.element[term.first + term.rank], Input::S));
     facts.sums_diagonals |= term.whole == Term::Sum::diagonal;
     facts.stores_ds |= term.whole == Term::Sum::ds;
-    facts.sums_pairs |= term.whole == Term::Sum::row || term.whole == Term::Sum::pair;
+    facts.sums_pairs |= term.whole == Term::Sum::row || term.whole == Term::Sum::pair || term.whole == Term::Sum::gate;
   }
 }
 
@@ -229,11 +265,20 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
                                                                      : parts});
       for (const Expr& index : scatter.index) roots.push_back(of_product(index, scale));
       roots.push_back(of_product(scatter.value, scale));
+      if (const Expr share = by_prob ? share_of(mod, scatter) : nullptr) {
+        out.terms.back().whole = Term::Sum::gate;
+        out.terms.back().share = roots.size();
+        roots.push_back(gathered(share));
+      }
     }
   };
   add(mod.dscore, false);
   add(mod.dprob, true);
   sum_whole(out, distances);
+  if (!out.summed_by(Term::Sum::gate, true).empty()) {
+    out.gate = roots.size();
+    roots.push_back(gathered(gate_of(mod)));
+  }
   for (const compiler::Scatter& scatter : mod.dsink.captures)
     if (wanted[scatter.capture]) out.of_sink.push_back(scatter);
   return out;

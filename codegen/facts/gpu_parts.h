@@ -55,6 +55,7 @@ struct Term {
     ds,        ///< nothing: dS is stored, and sum_ds.cuh computes the gradient from it
     distance,  ///< the pairs of a distance q - kv, from dS that is stored for others, by sum_ds.cuh
     end,       ///< the pairs of a query: sum_sinks.cuh computes the sum of their dS from the row's lse and delta
+    gate,      ///< ... and the sum of their p dP, which is delta over the prob mod's factor; see GradientParts::gate
   };
 
   std::uint32_t capture = 0;
@@ -64,6 +65,7 @@ struct Term {
   std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
   Sum parts = Sum::pair;            ///< in kernels that compute a part of a backward
   Sum whole = Sum::pair;            ///< in kernels that compute all of it
+  std::size_t share = 0;            ///< with Sum::gate, levels.element's index of what delta is multiplied by
 };
 
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
@@ -72,6 +74,9 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true, keeps_zero = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
+  /// With terms of Sum::gate, levels.element's index of what p is multiplied by, the same for all pairs of a row that
+  /// are not dropped. Where it is 0 or far from 1, o and delta say nothing of it, and sum_pairs_sm80.cuh sums the row.
+  std::size_t gate = 0;
   std::vector<DsTerm> ds{};  ///< the terms that are summed by `ds` in a whole backward, in their order
 
   /// The terms that a kernel for a whole backward (or, not `whole`, for a part of it) sums in this way.

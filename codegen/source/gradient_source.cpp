@@ -23,6 +23,7 @@ std::string_view sums_function(Term::Sum sum) {
     case Term::Sum::pair: return "by_pair";
     case Term::Sum::diagonal: return "by_diagonal";
     case Term::Sum::end: return "by_end";
+    case Term::Sum::gate: return "by_gate";
     case Term::Sum::ds: return "by_ds";
     case Term::Sum::distance: return "by_distance";
   }
@@ -30,7 +31,7 @@ std::string_view sums_function(Term::Sum sum) {
 }
 
 /// Terms that a kernel adds up in registers, a number for each.
-constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col};
+constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col, Term::Sum::gate};
 
 /// A member of the source's struct: the address of the exact sums of a captured tensor's gradient.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
@@ -45,11 +46,14 @@ class TermFunctions {
 
   std::string text() {
     std::string out;
-    for (const Term::Sum sum : in_registers) out += sums(sum);
+    for (const Term::Sum sum : in_registers)
+      if (sum != Term::Sum::gate || !all(sum).empty()) out += sums(sum);
     out += pairs("by_pair", Term::Sum::pair);
     out += places(Term::Sum::head, "Head head, Where at");
     out += places(Term::Sum::row, "Head head, Row row, Where at, Int q");
     out += places(Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv");
+    if (!all(Term::Sum::gate).empty())
+      out += places(Term::Sum::gate, "Head head, Row row, Where at, Int q") + gate() + shares();
     if (!all(Term::Sum::ds).empty()) out += factor();
     if (of_.diagonals) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal) + distances(Term::Sum::diagonal);
     if (!all(Term::Sum::distance).empty()) out += distances(Term::Sum::distance);
@@ -132,6 +136,18 @@ class TermFunctions {
       statements += in_loops(term->loops, fmt::format("add_together({}, {});\n", place(*term),
                                                       term->is_slope ? std::string(flow) : added(*term, flow)));
     return function(head, statements);
+  }
+  std::string gate() {
+    return function("float gate(Head head, Row row, Where at, Int q)",
+                    fmt::format("    return {};\n", value(element(parts_.gradient->gate))));
+  }
+  /// What a row adds whose sum of p dP, times the gate, is x.
+  std::string shares() {
+    std::string statements;
+    for (const Term* term : all(Term::Sum::gate))
+      statements += fmt::format("    add_together({}, there ? x * ({}) : 0.0f);\n", place(*term),
+                                value(element(term->share)));
+    return function("by_delta(bool there, float x, Head head, Row row, Where at, Int q)", statements);
   }
   /// A distance without pairs adds nothing, even if its factor is infinite or NaN.
   std::string distances(Term::Sum sum) {

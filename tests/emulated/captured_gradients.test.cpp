@@ -116,6 +116,25 @@ TEST_CASE("other terms are summed by query and pair by pair after the kernel", "
   CHECK(wrong({.score = "s + r[h, q] * f32(kv) * 0.01f + c[kv % 5]", .prob = "p * sigmoid(w[q])"}, wide) == "");
 }
 
+TEST_CASE("the gradients of a gate of rows follow from delta, and where it is 0 from pairs", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Shape narrow = dense(150, 200, 64), wide = packed({130, 0, 1, 97}, 128);
+  Shape half = narrow;
+  half.dtype = DType::f16;
+  for (std::size_t nth = 0;
+       const Parts& parts : {Parts{.mask = "kv <= q + 9", .prob = "p * g[h]"},
+                             {.mask = "kv + 9 <= q", .prob = "p * r[h, q]"},
+                             {.prob = "p * g[h] * r[h, q]", .sink = "c[h]"},
+                             {.mask = "kv <= q", .prob = "where(kept(7, 200), p * (1.25f * tanh(r[h, q])), 0.0f)"},
+                             {.prob = "p * (g[h] - 0.3f)"},  // 0 for all rows of a head
+                             {.mask = "kv <= q", .prob = "p * (1e-3f * r[h, q])"}}) {
+    if (!in_turn(nth++, 3)) continue;
+    INFO(parts.prob);
+    for (const Shape& shape : {narrow, wide, half}) CHECK(wrong(parts, shape) == "");
+    CHECK(wrong(parts, narrow, "", false) == "");
+  }
+}
+
 TEST_CASE("a call has captured gradients of several kinds", "[emulated]") {
   if (skipped_without_compiler()) return;
   const Shape narrow = dense(150, 200, 64), wide = dense(170, 210, 128);

@@ -74,6 +74,7 @@ std::string_view sum_in_words(codegen::Term::Sum sum, bool whole) {
     case ds: return "of each pair: the kernel stores dS, and another one adds it up";
     case distance: return "along diagonals: another kernel adds up the dS that is stored for others";
     case end: return "by row, of lse and delta: pairs are not visited again";
+    case gate: return "by row, of delta: pairs are visited again only in rows whose gate is 0 or far from 1";
   }
   throw Bug("terms have an unknown way to be summed");
 }

@@ -172,6 +172,8 @@ struct Queries80 {
   Held<Tile::dv / per_step> held_grad_o;
   float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
   float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
+  float gate_sums[2][terms.by_gate > 0 ? terms.by_gate : 1] = {};
+  bool asks_pairs[2] = {};  ///< the row's terms of gates are not those of delta
 
   /// Tiles of a section of heads run next to each other, last queries first: with a causal mask these take longest.
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
@@ -274,6 +276,8 @@ struct Queries80 {
                 user.by_head(head_sums, flow, s, p, head, row[r], col, at, origin, q[r], kv);
               if constexpr (P == Pass::terms && terms.by_pair)
                 user.by_pair(flow, s, p, head, row[r], col, at, origin, q[r], kv);
+              if constexpr (P == Pass::terms && terms.by_gate > 0)
+                if (asks_pairs[r]) user.by_gate(gate_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
               if constexpr (terms.by_row > 0)
                 user.by_row(row_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
             }
@@ -404,6 +408,11 @@ struct Queries80 {
     if (first_query() >= entry.queries.length) return;
     auto walk = this->walk();
     if (walk.count == 0) return;
+    if constexpr (pass == Pass::terms && terms.by_gate > 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) asks_pairs[r] = exists(r) && !is_gate<Element>(user.gate(head, row[r], at, q[r]));
+      if (terms.by_row == 0 && !terms.by_pair && !__syncthreads_or(asks_pairs[0] || asks_pairs[1])) return;
+    }
     float deltas[2] = {};
     load_queries();
     find_ends();
@@ -424,6 +433,18 @@ struct Queries80 {
         for (int i = 0; i < terms.by_row; ++i) {
           const float sum = row_sum(row_sums[r][i]);
           if (lane % 4 == 0 && exists(r)) add_exactly(places[i], sum);
+        }
+      }
+    }
+    if constexpr (terms.by_gate > 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        unsigned long long* places[terms.by_gate > 0 ? terms.by_gate : 1];
+        user.places_by_gate(places, head, row[r], at, q[r]);
+#pragma unroll
+        for (int i = 0; i < terms.by_gate; ++i) {
+          const float sum = row_sum(gate_sums[r][i]);
+          if (lane % 4 == 0 && asks_pairs[r]) add_exactly(places[i], sum);
         }
       }
     }

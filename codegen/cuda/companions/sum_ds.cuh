@@ -42,8 +42,8 @@ struct DsOfKeys {
   }
 
   /// dS of a pair, computed from its operands. Not inlined: sums then had 48 registers and spilled, or had 72.
-  __device__ __noinline__ float recomputed(const Entry& entry, const typename User::Head& head, const Where& at, int row,
-                              int key) const {
+  __device__ __noinline__ float recomputed(const Entry& entry, const typename User::Head& head, const Where& at,
+                                           int row, int key) const {
     const Int q = entry.query(row), origin = entry.query(0), kv = key;
     const auto of_row = user.row(head, at, q);
     const auto of_col = user.col(head, at, origin, kv);

@@ -34,6 +34,24 @@ __device__ inline void add_ends(const BackwardArgs& args, const User& user, cons
   }
 }
 
+/// Adds what rows from `first` to `end` say of gates. All lanes of a warp add at once.
+template <class Tile, class User>
+__device__ inline void add_gates(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
+                                 int first, int end) {
+  static_assert(HasGates<User>);
+  const auto head = user.head(at);
+  for (; first < end; first += sum_sinks_threads) {
+    const int row = first + static_cast<int>(threadIdx.x), nearest = min(row, end - 1),
+              position = entry.queries.start + nearest;
+    const Int q = entry.query(nearest);
+    const auto of_row = user.row(head, at, q);
+    const float lse = *row_of(args.lse, at.b, at.h, position), delta = *row_of(args.delta, at.b, at.h, position),
+                of_lse = args.grad_lse.data ? *row_of(args.grad_lse, at.b, at.h, position) : 0.0f;
+    const bool there = row < end && lse != -infinity && is_gate<typename Tile::Element>(user.gate(head, of_row, at, q));
+    user.by_delta(there, delta + of_lse, head, of_row, at, q);
+  }
+}
+
 template <class Tile, class User>
 __global__ void __launch_bounds__(sum_sinks_threads)
     sum_sinks(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
@@ -44,6 +62,7 @@ __global__ void __launch_bounds__(sum_sinks_threads)
   const Where at = entry.at(b, h);
   const int first = static_cast<int>(blockIdx.x) * sum_sinks_rows, end = min(first + sum_sinks_rows, queries.length);
   if (first >= end) return;
+  if constexpr (User::gradient.by_gate > 0) add_gates<Tile>(args, user, entry, at, first, end);
   if constexpr (User::gradient.by_end) add_ends<Tile>(args, user, entry, at, first, end);
   if constexpr (User::gradient.by_sink) {
     const auto head = user.head(at);

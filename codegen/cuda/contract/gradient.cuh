@@ -10,12 +10,13 @@ namespace attune {
 /// Facts about a Mod's derivative, known when its source is written. Gradients of captured tensors are sums of terms,
 /// one term per read. A term is summed along everything that its place in the tensor does not depend on.
 struct GradientTraits {
-  bool has_slope = false;    ///< slope() is not 1 everywhere
-  bool delta_of_o = true;    ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  bool keeps_zero = true;    ///< prob(0) is 0 for any values of the captured tensors
-  int by_head = 0;           ///< terms whose places depend only on b and h
-  int by_row = 0;            ///< ... and on q
-  int by_col = 0;            ///< ... and on kv, but not on q
+  bool has_slope = false;  ///< slope() is not 1 everywhere
+  bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+  bool keeps_zero = true;  ///< prob(0) is 0 for any values of the captured tensors
+  int by_head = 0;         ///< terms whose places depend only on b and h
+  int by_row = 0;          ///< ... and on q
+  int by_col = 0;          ///< ... and on kv, but not on q
+  int by_gate = 0;  ///< terms of p dP by row, of a multiple of p: of delta, or, where gate() is not is_gate(), of pairs
   int by_diagonal = 0;       ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
   bool by_pair = false;      ///< there are terms to which each pair adds, at its own places
   int by_ds = 0;             ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
@@ -67,6 +68,24 @@ concept EndsRows = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
   m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
 };
+
+/// A Mod whose prob() is p times gate(), or 0, and which has terms of p dP.
+template <class M>
+concept HasGates = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
+             Flow flow, float* sums, unsigned long long** places) {
+  x = m.gate(head, row, at, i);                              // q
+  m.by_delta(true, x, head, row, at, i);                     // false: adds nothing; the sum of gate() p dP, …, q
+  m.by_gate(sums, flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
+  m.places_by_gate(places, head, row, at, i);                // q
+};
+
+/// True if o, rounded to Element, still says what it was before it was multiplied by the gate.
+template <class Element>
+__device__ inline bool is_gate(float gate) {
+  constexpr float most = ElementOf<Element>::needs_maximum ? 0x1p8f : 0x1p60f;
+  return fabsf(gate) >= 1 / most && fabsf(gate) <= most;
+}
 
 /// A Mod whose dS is stored: the gradients of captured tensors are dS times a factor, summed over batch entries or
 /// heads that share elements.
