@@ -36,7 +36,7 @@ std::size_t kernel_sources_written();
 inline constexpr const char* line_option = "--generate-line-info";
 
 /// The last members of `struct User` in a backward's source: for each captured tensor whose gradient is requested,
-/// except one computed from stored dS, a pointer to exact_words words per element (exact_sum.cuh); then a pointer to
+/// except those computed from stored dS, a pointer to exact_words words per element (exact_sum.cuh); then a pointer to
 /// sums along diagonals, if there are any. Where dS is stored, a StoredDs follows, and a SumOfDs for each tensor.
 std::vector<std::string> source_sums(const GpuParts& parts, const KernelPlan& plan);
 /// True if the plan's kernel writes sums along diagonals.
