@@ -52,7 +52,7 @@ constexpr int heads_to_share(std::int64_t q_len, std::int64_t group) {
   const std::int64_t most = q_len > 1 ? 8 : 16;
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::min(group, most))));
 }
-/// True for QueryRows::decode.
+/// True for QueryRows::decode, unless keys are prepared: see settle().
 constexpr bool is_decode(std::int64_t q_len, std::int64_t group) {
   constexpr std::int64_t most = 16;
   return q_len * heads_to_share(q_len, group) <= most;
@@ -112,17 +112,23 @@ struct Sizes {
 /// Fills in what follows from the sizes of a forward: where its keys are, and how its queries share them.
 constexpr void settle(KernelSpec& spec, const Sizes& of) {
   Sharing& by = spec.sharing;
-  if (spec.cache.mla) {
-    by.heads = mla_heads_to_share(of.group);
-    by.row_blocks = row_blocks(of.q_len * of.group, spec.packed);
-  } else {
-    by.heads = heads_to_share(of.q_len, of.group);
-    by.rows = is_decode(of.q_len, of.group) ? QueryRows::decode : QueryRows::many;
-  }
-  const int box = loads_boxes(spec) ? static_cast<int>(std::gcd(of.page_size, std::int64_t{64})) : 64;
-  spec.cache.page_rows = of.page_size > 0 ? box : 0;
+  by.heads = spec.cache.mla ? mla_heads_to_share(of.group) : heads_to_share(of.q_len, of.group);
+  if (spec.cache.mla) by.row_blocks = row_blocks(of.q_len * of.group, spec.packed);
+  const auto set_rows = [&](QueryRows rows) {
+    by.rows = rows;
+    const int box = loads_boxes(spec) ? static_cast<int>(std::gcd(of.page_size, std::int64_t{64})) : 64;
+    spec.cache.page_rows = of.page_size > 0 ? box : 0;
+  };
+  // Whether preparing keys pays depends on the boxes that a call other than decode would load.
+  set_rows(QueryRows::many);
+  const bool few = are_few(spec, of.q_len * of.group);
+  // No decode kernel computes f32: one query of enough heads is worth keys that are prepared.
+  const bool prepares = spec.dtype == DType::f32 && may_prepare(spec) && !few;
+  if (!spec.cache.mla && !prepares && is_decode(of.q_len, of.group))
+    set_rows(QueryRows::decode);
+  else if (few)
+    by.rows = QueryRows::few;
   spec.cache.per_entry |= spec.cache.mla || spec.cache.paged();
-  if (are_few(spec, of.q_len * of.group)) by.rows = QueryRows::few;
 }
 /// Kernels for a call, in the order to try. `preference` may be null. `among`: the kernels to choose from; the last one
 /// takes any call.

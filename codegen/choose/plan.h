@@ -31,7 +31,7 @@ struct KvCache {
 
 /// How many queries read the same keys.
 enum class QueryRows : std::uint8_t {
-  decode,  ///< those of the heads that share a tile are at most 16 rows
+  decode,  ///< those of the heads that share a tile are at most 16 rows, and preparing keys in memory does not pay
   few,     ///< preparing keys in memory does not pay, see are_few()
   many,
 };

@@ -501,6 +501,27 @@ TEST_CASE("a call's sizes say where its keys are and how its queries share them"
   CHECK(settled(f32, {.q_len = 31, .group = 8}).sharing == Sharing{.rows = QueryRows::few, .heads = 8});
   CHECK(settled(f32, {.q_len = 100, .group = 8}).sharing == Sharing{});
   CHECK(settled(f32, {.q_len = 2, .group = 1}).sharing.decode());
+  // One query, or two, of so many heads that Hopper splits f32 keys for them: more where it also copies them out of
+  // pages.
+  const KernelSpec many_heads = settled(f32, {.q_len = 1, .group = 256});
+  CHECK(many_heads.sharing == Sharing{.heads = 16});
+  CHECK(choose(many_heads, {}).choices.front().plan.kernel->name == "forward_f32_sm90");
+  CHECK(settled(f32, {.q_len = 2, .group = 128}).sharing == Sharing{.heads = 8});
+  const KernelSpec of_pages = settled(f32, {.q_len = 1, .group = 512, .page_size = 2});
+  CHECK(of_pages.sharing.rows == QueryRows::many);
+  CHECK(of_pages.cache == KvCache{.per_entry = true, .page_rows = 2});
+  for (const Sizes& sizes : {Sizes{.q_len = 1, .group = 255}, Sizes{.q_len = 2, .group = 127},
+                             Sizes{.q_len = 1, .group = 511, .page_size = 2}}) {
+    const KernelSpec too_few = settled(f32, sizes);
+    CHECK(too_few.sharing.decode());
+    CHECK(too_few.cache.page_rows == (sizes.page_size > 0 ? 64 : 0));
+    CHECK(choose(too_few, {}).choices.front().plan.kernel->name == "forward_sm80");
+  }
+  KernelSpec without_tma = f32;
+  without_tma.strides.tma = false;
+  const KernelSpec portable{.arch = 80, .dtype = DType::f32, .out = DType::f32};
+  for (const KernelSpec& spec : {without_tma, portable, KernelSpec{}})
+    CHECK(settled(spec, {.q_len = 1, .group = 4096, .page_size = 2}).sharing.decode());
   // Pages: of 48 rows, boxes of 16, where boxes are loaded.
   const auto page_rows = [&](const KernelSpec& spec, const Sizes& sizes) {
     const KernelSpec out = settled(spec, sizes);

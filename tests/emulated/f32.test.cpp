@@ -31,6 +31,7 @@ std::vector<Shape> shapes() {
       changed([](Shape& s) {
         s.q_lens = {256, 7}, s.kv_lens = {70, 192}, s.d = s.dv = 128;
       }),
+      changed([](Shape& s) { s.q_heads = 256, s.q_len = 1; }),
   };
 }
 
