@@ -21,9 +21,11 @@ namespace attune::tests {
 // equal size (1 where one row is most of |oracle|). The latter is what remains, on average, of one rounding for each
 // row; at 100 rows it is a tenth of a rounding, and about a sixth of dense attention's error. For a captured gradient
 // it is one such rounding of each term, as if they were independent: a tensor of two elements has no luck to average
-// over, its terms cancel, and o, which delta is made of, is rounded too. (24 random draws of s + t0[h] * f32(kv - q) +
-// t1[b], f16: errors of t1 of 0.004 to 0.13 by these roundings alone, where this adds 0.06 to 1.5 times dense
-// attention's.)
+// over, and its terms cancel. (24 random draws of s + t0[h] * f32(kv - q) + t1[b], f16: errors of t1 of 0.004 to 0.13
+// by these roundings alone, where this adds 0.06 to 1.5 times dense attention's.) Products that delta sums count too: o
+// is rounded, and so are the probabilities that it sums. All pairs of a row are off by p times delta's error; where
+// they read one element and their terms cancel, that is what remains. (Seed 950013 of the random mods on emulated GPUs:
+// a gradient was off by 0.0097 where the backward got o in f16, and by 0.0021 where it got it in f32.)
 //
 // More follows from the kernels' arithmetic (Terms in dense.h; docs/results/emulated.md). A kernel rounds each
 // probability to 16 bits before P V, by half a unit in the last place; equal probabilities are off by the same factor,

@@ -101,6 +101,26 @@ TEST_CASE("a captured gradient that is wrong is found", "[agree]") {
   CHECK(wrong(dense_but({}, spoil), alibi, {}) != "");
 }
 
+TEST_CASE("a captured gradient whose terms cancel may be off by the roundings of o, and no more", "[agree]") {
+  const auto bias = Device::cpu().array<float>({1}, "bias");
+  // Values and grad_o of 1: each pair's term is p times the sink's probability, 1e-5, and delta is nearly 1.
+  const Attention low_sink{.score = [=](Float s, At) { return s + bias[0]; }, .sink = [](SinkAt) { return Float(-9); }};
+  const tests::Inputs in = tests::inputs(
+      {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 7, .d = 8, .dv = 1, .dtype = DType::f16});
+  for (std::int64_t kv = 0; kv < 7; ++kv) runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 0, 0, kv, 0), 1);
+  runtime::store(in.grad_o.tensor, 0, 1);
+  const auto off = [&](double roundings) {
+    const Engine engine = dense_but({}, [=](const Backward& call) {
+      const Tensor& into = call.captured.at(0).into;
+      runtime::store(into, 0, runtime::load(into, 0) + roundings * 0x1p-11);
+    });
+    return tests::compare(Subject(low_sink), in, std::span(&engine, 1), {.grad_lse = false}).wrong;
+  };
+  CHECK(off(0.9) == "");
+  CHECK(off(-0.9) == "");
+  CHECK(off(1.5) != "");  // o's rounding, and one of each p: at most the root of 2
+}
+
 TEST_CASE("NaN, infinity and empty rows are found where the oracle has none, and missed where it has them", "[agree]") {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const double x : {infinity, -infinity, nan}) {

@@ -435,7 +435,15 @@ struct Sum {
   std::vector<double> flushed;  ///< for each element, Flow::flushed times derivatives
   double squares = 0;           ///< of the terms of the sum, with dp and delta separate
   double whole_squares = 0;
+  std::map<std::size_t, double> by_delta{};  ///< of a row: how much less each element is if the row's delta is 1 more
+  double delta_squares = 0;                  ///< of the same times the products that delta sums
   std::int64_t terms = 0;
+
+  void end_row(double squares_of_products) {
+    for (const auto& [element, x] : by_delta)
+      if (const double square = squares_of_products * x * x; std::isfinite(square)) delta_squares += square;
+    by_delta.clear();
+  }
 
   /// How large the sums would be if nothing cancelled. Each addition rounds the partial sum, so a sum's error grows
   /// with the square root of the number of terms added in sequence; in blocks of blocks, as in engines, with the fourth
@@ -450,8 +458,9 @@ struct Sum {
 /// What flows to an expression at a pair, or at a row's sink.
 struct Flow {
   float value;
-  double size;         ///< that of the terms whose sum is `value`, without regard to signs
-  double flushed = 0;  ///< how much less it may be, in units of 2^-126, because p may count as 0
+  double size;          ///< that of the terms whose sum is `value`, without regard to signs
+  double flushed = 0;   ///< how much less it may be, in units of 2^-126, because p may count as 0
+  double by_delta = 0;  ///< how much less it is if the row's delta is 1 more; 0 too if nobody asks
 };
 
 /// One expression's captured gradients that the call asks for.
@@ -509,6 +518,7 @@ class Scatters {
     term.sum->whole_squares += square(double{flow.value});
     if (const double x = flow.flushed * std::abs(double{value}); std::isfinite(x))
       term.sum->flushed[static_cast<std::size_t>(element)] += x;
+    if (flow.by_delta != 0) term.sum->by_delta[static_cast<std::size_t>(element)] += flow.by_delta * double{value};
     ++term.sum->terms;
   }
 
@@ -596,7 +606,7 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
   // The terms of s / s's derivative cancel; each of them is rounded.
   const ir::Program dscore_size(SizeOf()(mod.dscore.by));
-  const bool is_linear = codegen::delta_is_of_o(mod.prob);
+  const bool is_linear = codegen::delta_is_of_o(mod.prob), wants_roundings = wants_terms && half_unit(type) > 0;
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
   Scatters by_score(mod.dscore.captures, bound, call, captured), by_prob(mod.dprob.captures, bound, call, captured),
@@ -622,28 +632,35 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
                              : 0;
       dense.from_lse(head, i, lse_steps);
       float delta = 0;
-      Matrix o(1, v.columns);
+      Matrix o(1, v.columns), afters(k.rows, 1);
+      Alike summed;
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
         dense.place(head, i, j);
         const float p = dense.prob(), operand = rounded(p, type);
         add_row(o, 0, operand, v, j);
         add_row(dv, j, operand, grad_o, i);
-        if (wants_terms && half_unit(type) > 0) alike[static_cast<std::size_t>(j)].add(p, i);
+        if (wants_roundings) alike[static_cast<std::size_t>(j)].add(p, i), summed.add(p, j);
         if (may_be_flushed(head.p(i, j)) || (p != 0 && may_be_flushed(p)))
           of_dv[static_cast<std::size_t>(j)].add(1, grad_o, i);
-        const float after = grad_o_v(i, j);
+        const float after = afters(j, 0) = grad_o_v(i, j);
         const float slope = dense.value(dprob);
         if (dense.is_skipped(slope)) continue;
         by_prob.add({after, std::abs(double{after})}, dense.evaluator());
         dp(i, j) = after * slope;
         delta += product_with_p(head.p(i, j), dp(i, j), type);
       }
-      // A backward gets o, rounded, and need not sum over the keys again.
+      // A backward gets o, rounded, and need not sum over the keys again. Its forward has rounded each p before P V.
+      double of_delta = 0;
       if (is_linear) {
-        for (std::int64_t c = 0; c < o.columns; ++c) o(0, c) = rounded(o(0, c), type);
+        if (wants_roundings) of_delta = summed.squares(afters);
+        for (std::int64_t c = 0; c < o.columns; ++c) {
+          o(0, c) = rounded(o(0, c), type);
+          if (wants_roundings) of_delta += std::pow(double{grad_o(i, c)} * double{o(0, c)}, 2);
+        }
         delta = dot(grad_o, i, o, 0);
       }
+      const auto by_delta = [&](float p) { return of_delta > 0 ? double{p} : 0; };
       Absolutes of_dq;
       for (std::int64_t j = 0; j < k.rows; ++j) {
         if (!head.keeps(i, j)) continue;
@@ -652,7 +669,7 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
         const float after = product_with_p(head.p(i, j), dp(i, j) - delta + dlse, type);
         const double of_p = std::abs(double{dp(i, j)}) + std::abs(double{delta}) + std::abs(double{dlse}),
                      size = double{head.p(i, j)} * of_p;
-        by_score.add({after, size, may_be_flushed(head.p(i, j)) ? of_p : 0}, dense.evaluator());
+        by_score.add({after, size, may_be_flushed(head.p(i, j)) ? of_p : 0, by_delta(head.p(i, j))}, dense.evaluator());
         const double slope = double{dense.value(dscore_size)} * std::abs(problem.scale);
         const float ds = rounded(product(after, dense.value(dscore)), type) * static_cast<float>(problem.scale);
         dq_squares += size * size * slope * slope * k_squares[static_cast<std::size_t>(j)];
@@ -673,8 +690,10 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
       const auto row = static_cast<std::size_t>(i);
       if (const float p = head.sink_p[row]; head.sink[row] != -infinity) {
         const double of_p = std::abs(double{dlse}) + std::abs(double{delta});
-        by_sink.add({p * (dlse - delta), double{p} * of_p, may_be_flushed(p) ? of_p : 0}, dense.evaluator());
+        by_sink.add({p * (dlse - delta), double{p} * of_p, may_be_flushed(p) ? of_p : 0, by_delta(p)},
+                    dense.evaluator());
       }
+      for (Sum& sum : captured) sum.end_row(of_delta);
     }
     // The heads that share keys add up.
     const auto sharers = static_cast<double>(problem.group);
@@ -700,8 +719,9 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
     captured[i].store(call.captured[i].into);
     double flushed = 0;
     for (const double x : captured[i].flushed) flushed += x * x;
-    terms.push_back(
-        {.apart = captured[i].apart(), .whole = std::sqrt(captured[i].whole_squares), .flushed = std::sqrt(flushed)});
+    terms.push_back({.apart = captured[i].apart(),
+                     .whole = std::sqrt(captured[i].whole_squares + captured[i].delta_squares),
+                     .flushed = std::sqrt(flushed)});
   }
   return terms;
 }

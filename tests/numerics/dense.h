@@ -15,7 +15,9 @@ namespace attune::tests {
 struct Terms {
   /// The root of the sum of the terms' squares, with dp and delta separate: the gradient's size if nothing cancelled.
   double apart = 0;
-  /// The same of whole terms, each of which an engine may round to the inputs' type; of captured gradients alone.
+  /// The same of whole terms, each of which an engine may round to the inputs' type; of captured gradients alone. The
+  /// products whose sum is delta = grad_o . o are terms too, once for o, which is rounded, and once for the
+  /// probabilities that o sums: each times the sum of p times derivatives over the row's pairs that read an element.
   double whole = 0;
   /// The effect of rounding operands of products to their 16-bit type, by half a unit in the last place. For o and dv
   /// each probability is rounded: equal ones of a row (of a column, for dv) are off by the same factor, so their
