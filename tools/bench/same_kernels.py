@@ -23,7 +23,8 @@ MODS = {
     "documents_causal": ["--mask", "doc[q] == doc[kv] && kv <= q", *DOC],
     "window": ["--mask", "kv <= q && q - kv < 1024"],
     "relative_table": ["--score", "s + t[h, q - kv + 8192]", "--capture", "t=f32[16, 16384]"],
-    "dropout": ["--prob", "random(7) < 0.8f ? p / 0.8f : 0.0f"],
+    "dropout": ["--prob", "dropout(0.8, 7)"],  # decisions are drawn 32 pairs at once
+    "random": ["--prob", "random(7) < 0.8f ? p / 0.8f : 0.0f"],  # and here pair by pair
     "threshold": ["--prob", "p > 1e-3f ? p : 0.0f"],
     "sink": ["--mask", "kv <= q", "--sink", "sl[h]", "--capture", "sl=f32[16]"],
     "everything": ["--score", "c * tanh((s + slope[h] * f32(kv - q) + kb[kv]) / c)",

@@ -76,6 +76,7 @@ struct BackwardConsumer90 : BackwardWarpgroup90<Tile, User> {
   }
 
   /// Waits for S while dP runs, and masks pairs out; what that needs is read before.
+  /// Written out in both steps, this makes other machine code (documents at D=64).
   __device__ void await_scores(int what) {
     const auto fields = read_fields(what & Step::whole);
     wgmma_wait<1>(s);

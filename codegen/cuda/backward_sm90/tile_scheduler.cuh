@@ -167,6 +167,7 @@ struct Shared90Backward {
 };
 
 /// The address of a word of the nth step; words are the members of Step in order.
+/// As a member of Shared90Backward this makes other machine code.
 template <class Tile>
 __device__ inline unsigned step_word(Shared90Backward<Tile> shared, unsigned nth, int word) {
   return shared.base + shared.at.steps + 4 * (nth % steps_kept * step_words + word);
