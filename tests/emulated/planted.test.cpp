@@ -328,7 +328,7 @@ Attention fresh(Planted::Call call) {
     Text text;
     text.capture("gate", Tensor(numbers.data(), DType::f32, {2}));
     text.capture("key", Tensor(numbers.data(), DType::f32, {310}));
-    return {.score = text.score(fmt::format("s + {:.3f}f * key[kv]", by)), .prob = text.prob("p * gate[h]")};
+    return {.score = text.score(fmt::format("s + {:.3f}f * key[kv] + 0.01f * gate[h] * f32(kv - q)", by))};
   }
   if (call != dense90 && call != distant90 && call != stored90) return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
