@@ -46,7 +46,7 @@ inline std::string why_not_backward90(const KernelSpec& spec) {
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec); !why.empty()) return why;
-  if (facts.has_prob) return "there is a prob mod";
+  if (facts.has_prob && !facts.linear_prob) return "the prob mod is not a multiple of p";
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";
   if (facts.has_terms) return "the call asks for gradients of captured tensors";

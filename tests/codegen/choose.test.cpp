@@ -676,7 +676,8 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
     CHECK(with([](KernelSpec& s) { s.dtype = DType::f32; }).find("bf16 or f16") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.strides.tma = false; }).find("TMA") != std::string::npos);
-    CHECK(why(wide, {.has_prob = true}).find("prob mod") != std::string::npos);
+    CHECK(why(wide, {.has_prob = true}) == "");
+    CHECK(why(wide, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
     CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
     CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
   }

@@ -293,7 +293,7 @@ void rotate_backward(std::size_t half) {
   for (const auto& mod : everything)
     for (const auto& [d, dv] : {std::pair{192, 128}, {256, 256}})
       for (const codegen::Way way : {codegen::Way::queries, codegen::Way::keys})
-        if (is_walked(mod) && is_taken(number++))
+        if ((is_walked(mod) || mod.name == "dropout") && is_taken(number++))
           compile_backward(Lowered(mod), way, {.d = d, .dv = dv}, 0, false, number);
 }
 

@@ -280,6 +280,8 @@ TEST_CASE("an H200 has two kernels for the backward of wide heads, and repairs w
   CHECK(launched(call.causal(), some) == Names{"rows", "keys_sm90", "repair_sm80"});
   CHECK(launched(Attention{}, call.backward) == Names{"rows", "queries_sm90", "keys_sm90"});
   CHECK(fake::calls("cuMemsetD32Async") == 0);
+  CHECK(launched(Attention{.prob = mods::dropout(0.9f, 7)}, call.backward) ==
+        Names{"rows", "queries_sm90", "keys_sm90"});
   CHECK(launched(call.causal(), call.with_table()) == Names{"rows", "queries_sm80", "keys_sm80", "store_sums"});
   CHECK(launched(call.documents(), call.backward) == Names{"rows", "cover", "queries_sm80", "cover", "keys_sm80"});
 }

@@ -1,9 +1,11 @@
 // tests/emulated/backward.test.cpp — Hopper's backward where kernels are emulated: tiles of 80 and 64 queries, packed
 // sequences, bits that do not depend on the number of blocks
 #include <array>
+#include <limits>
 #include <map>
 #include <tuple>
 
+#include "runtime/machine/tensor.h"
 #include "tests/emulated/gpu.h"
 #include "tests/numerics/agree.h"
 
@@ -77,6 +79,79 @@ TEST_CASE("prob mods that are multiples of p are right in every order of the ste
         }
       }
     }
+}
+
+TEST_CASE("the two kernels of wide heads are right under prob mods that are multiples of p", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto by_head = Device::cpu().array<float>({2}, "by_head"), by_key = Device::cpu().array<float>({700}, "by_key"),
+             by_row = Device::cpu().array<float>({2, 700}, "by_row"), slope = Device::cpu().array<float>({2}, "slope");
+  for (const auto& gates : {by_head, by_key, by_row, slope})
+    for (std::size_t i = 0; i < gates.values().size(); ++i)
+      gates.values()[i] = 0.25f * static_cast<float>(i % 7) - 0.5f;  // also 0
+  by_key.values()[3] = nan;                                          // of a key that is masked out
+  const Mask causal = mods::causal();
+  const Attention all[] = {
+      {.prob = mods::dropout(0.8f, 7)},
+      {.mask = causal, .prob = mods::dropout(0.5f, -3)},
+      {.score = mods::softcap(5), .mask = causal, .prob = mods::dropout(0.8f, 7)},
+      {.score = [&](Float s, At at) { return s * slope[at.head] + 0.01f * f32(at.kv - at.q); },
+       .mask = mods::sliding_window(40),
+       .prob = [](Float p, At at) { return where(kept(100 - 77 * at.head, 40'000), p, 0.0f); }},
+      {.prob = [&](Float p, At at) { return p * by_head[at.head]; }},
+      {.mask = [](At at) { return at.kv > 3 && at.kv <= at.q; },
+       .prob = [&](Float p, At at) { return p * by_key[at.kv] * by_row(at.head, at.q); }},
+      {.score = mods::softcap(5), .mask = causal, .prob = [&](Float p, At at) { return 0.5f * p * by_head[at.head]; }},
+      // Pair by pair: some rows see no key.
+      {.mask = [](At at) { return at.kv > at.q + 20; },
+       .prob = [](Float p, At) { return where(kept(3, 40'000), p, 0.25f * p); }},
+      {.mask = [](At at) { return at.kv > at.q + 1000; }, .prob = mods::dropout(0.8f, 7)},
+  };
+  std::size_t nth = 0;
+  for (const auto& [d, dv] : {std::pair{192, 128}, {256, 256}, {144, 200}})
+    for (const Attention& attention : all) {
+      if (const std::size_t n = nth++; !in_turn(n + n / 12, 12)) continue;
+      const Engine engine = emulated_engine(
+          {.arch = 90, .sms = 3, .seed = nth},
+          fmt::format("{}_sm90:parts={}", nth % 2 ? "keys" : "queries", 1 + nth % 3 % 2));
+      Shape shape = dense(141, 150, d), odd = dense(nth % 2 ? 1 : 65, nth % 2 ? 67 : 1, d);
+      shape.dv = odd.dv = dv;
+      shape.batch = 2, shape.kv_shared = nth % 4 == 0;
+      if (nth % 3 == 0) shape.dtype = DType::f16;
+      odd.q_offset = static_cast<std::int32_t>(nth % 5);
+      for (const Shape& one : {shape, odd}) {
+        INFO(nth << ' ' << one.describe());
+        CHECK(compare(Subject(attention), inputs(one), std::span(&engine, 1), {.forward = false, .captured = false})
+                  .wrong == "");
+      }
+    }
+}
+
+TEST_CASE("dropout of wide heads has the same bits on any number of multiprocessors, whatever masked-out values hold",
+          "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Subject subject({.score = mods::softcap(5),
+                         .mask = [](At at) { return at.kv > 3 && at.kv < 125; },
+                         .prob = mods::dropout(0.8f, 7)});
+  const Shape shape = dense(70, 130, 192);
+  Inputs in = inputs(shape);
+  for (const bool non_finite : {false, true}) {
+    if (non_finite) {
+      runtime::store(in.k.tensor, runtime::offset(in.k.tensor, 0, 0, 3, 5), std::numeric_limits<double>::quiet_NaN());
+      runtime::store(in.v.tensor, runtime::offset(in.v.tensor, 0, 0, 125, 5), std::numeric_limits<double>::infinity());
+    }
+    std::vector<std::map<std::string, std::vector<double>>> found;
+    for (const int sms : {1, 5}) {
+      const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = static_cast<std::uint64_t>(sms)},
+                                            sms == 1 ? "keys_sm90" : "queries_sm90");
+      auto& of = found.emplace_back();
+      CHECK(compare(subject, in, std::span(&engine, 1),
+                    {.forward = false, .observe = [&](const Observed& one) { of[one.name] = one.elements; }})
+                .wrong == "");
+    }
+    CHECK(found[0].size() == 3);
+    CHECK(found[0] == found[1]);
+  }
 }
 
 TEST_CASE("packed sequences are visited in alternating directions", "[emulated]") {

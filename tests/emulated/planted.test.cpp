@@ -43,7 +43,8 @@ struct Planted {
     f32,
     one_tf32,
     mla,
-    backward_f32
+    backward_f32,
+    wide90
   } call;
 };
 using enum Planted::Call;
@@ -195,6 +196,15 @@ const Planted all[] = {
      "k.release_as_warp(lane);\n    ds.add_to(dq, shared.k()[k.stage]);", backward_f32},
     {"results pass over operands that are still read", "backward_wide_sm90/keys_f32_sm90.cuh",
      "named_sync(first_warpgroup_done, warpgroup_threads);", "", backward_f32},
+    // ---- keys_sm90
+    {"P and dropout's decisions are read before the other warpgroup has written them",
+     "backward_wide_sm90/keys_sm90.cuh", "weights.wait(nth & 1);\n    // The other", "// The other", wide90},
+    {"dropout's decisions are overwritten before the other warpgroup has read them", "backward_wide_sm90/keys_sm90.cuh",
+     "weights.acquire(nth & 1);\n    if constexpr (User::traits.drops) this->hand_kept();",
+     "if constexpr (User::traits.drops) this->hand_kept();\n    weights.acquire(nth & 1);", wide90},
+    {"dropout's decisions are those of the queries before", "backward_wide_sm90/keys_sm90.cuh",
+     "const int whole = this->enter(q.stage);\n    this->draw();",
+     "this->draw();\n    const int whole = this->enter(q.stage);", wide90},
     // ---- backward_sm90
     {"no proxy fence before dS is an operand", "backward_sm90/consumer.cuh",
      "proxy_fence();\n    named_sync(ds_shared, 2 * warpgroup_threads);\n    store_ds(stage, clock);\n    await_issue",
@@ -269,6 +279,7 @@ Shape shape_of(Planted::Call call) {
     out.used = {3000, 700};
   }
   if (call == turned90) out.d = out.dv = 128;
+  if (call == wide90) out.d = 144, out.dv = 80;
   if (call == mla)
     out = {.batch = 5,
            .q_heads = 128,
@@ -286,7 +297,7 @@ Shape shape_of(Planted::Call call) {
 }
 bool is_backward(Planted::Call call) {
   return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
-         call == summed90 || call == backward_f32;
+         call == summed90 || call == backward_f32 || call == wide90;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
@@ -321,6 +332,7 @@ Attention fresh(Planted::Call call) {
   if (call == blocks90)
     return {.score = [=](Float s, At) { return s * by; },
             .mask = [](At at) { return (at.q / 16 + at.kv / 32) % 3 != 0; }};
+  if (call == wide90) return {.score = [=](Float s, At) { return s * by; }, .prob = mods::dropout(0.8f, 7)};
   if (call == late90 || call == completed90)
     return {.score = [=](Float s, At) { return s * by; }, .mask = mods::causal()};
   if (call == summed90) {
@@ -393,10 +405,10 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (std::size_t nth = 0;
-       const Planted::Call call : {sm80,    decode,     sm90,       over90,   empty90,     late90,   blocks90,
-                                   parts90, backward80, backward90, turned90, completed90, stored90, summed90,
-                                   e4m3,    dense90,    distant90,  tanh90,   f32,         mla,      backward_f32}) {
+  for (std::size_t nth = 0; const Planted::Call call :
+                            {sm80,       decode,     sm90,     over90,      empty90,      late90,   blocks90, parts90,
+                             backward80, backward90, turned90, completed90, stored90,     summed90, e4m3,     dense90,
+                             distant90,  tanh90,     f32,      mla,         backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

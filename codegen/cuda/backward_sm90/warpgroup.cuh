@@ -5,27 +5,28 @@
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
 #include "codegen/cuda/parts/copied_read_sm90.cuh"
 #include "codegen/cuda/parts/exact_sum.cuh"
-#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/warpgroup_sm90.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
 
+/// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
+template <class Tile, class User>
+using BackwardPairs90 = KeysByQueries<Tile, User, Shared90Backward<Tile>, User::traits.drops && (Tile::order > 0)>;
+
 /// A thread's registers while its warpgroup computes 64 keys.
 template <class Tile, class User>
-struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
+struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
   using Element = typename Tile::Element;
   using Shared = Shared90Backward<Tile>;
-  using Pairs = KeysByQueries<Tile, User, Shared90Backward<Tile>>;
+  using Pairs = BackwardPairs90<Tile, User>;
   using Row = typename User::Row;
   using Col = typename User::Col;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::group, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at,
-      Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept;
+      Pairs::head, Pairs::factor, Pairs::origin, Pairs::is_kept, Pairs::drops, Pairs::has_prob, Pairs::kept,
+      Pairs::counts, Pairs::dropped_factor, Pairs::prob_of, Pairs::prob_slope_of;
   static constexpr int m = Tile::m, n = Tile::n;
   static constexpr int order = Tile::order;
-  /// With dropout, orders that compute P and dS at once draw for each pair: they serve narrow heads.
-  static constexpr bool drops = User::traits.drops && order > 0;
-  static constexpr bool has_prob = User::traits.has_prob && !drops;
   /// dV follows dS, and weigh() leaves P itself in `s`: join() rounds it, and `p` takes no registers until then.
   static constexpr bool rounds_late = order == 3 && !User::gradient.has_slope;
 
@@ -38,7 +39,6 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
   float dp[m / 2];  ///< dP; later dQ, in its first ones
   float dk[Tile::d / 2], dv[Tile::dv / 2];
   unsigned p[m / 4], ds[m / 4];
-  KeptByKeys<drops ? m : 0> kept;  ///< by dropout, of this step
 
   static constexpr int half_of_dq = Shared::turned ? m / 2 : 32;  ///< numbers of a thread
   __device__ float (&dq())[half_of_dq] { return *reinterpret_cast<float(*)[half_of_dq]>(dp); }
@@ -94,7 +94,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
     this->enter_queries(word(step, 1));
     this->enter_keys(word(step, 4) * n + 64 * group);
     // Which pairs dropout keeps is drawn while products are under way.
-    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), this->queries, this->keys - lane / 4, lane);
+    this->draw();
   }
 
   static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
@@ -135,23 +135,6 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
       return HeldPair<User>{pair, {copied_of(copied, i, e, r), 0}};
     else
       return pair;
-  }
-
-  /// What dropout multiplies a pair by: 0 unless it keeps the pair. Pairs count as in each_pair().
-  __device__ float dropped_factor(int i, int e, int r) const {
-    return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
-  }
-
-  /// In orders 1 to 3, once weigh() has seen the pair: false if it adds nothing to any sum.
-  __device__ bool counts(int nth, float x) const { return User::gradient.keeps_zero ? x != 0.0f : is_kept(nth); }
-  /// prob(P), and 0 for a pair that adds nothing: the factor of a masked-out one may be NaN.
-  __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
-    if constexpr (drops)
-      return x * dropped_factor(i, e, r);
-    else if constexpr (has_prob)
-      return counts(4 * i + 2 * r + e, x) ? user.prob(x, head, row, col, at, q, kv) : 0.0f;
-    else
-      return x;
   }
 
   /// P = exp2(S - lse). Leaves prob(P) as an operand in `p`, unless that is rounded late, and P times the slope in
@@ -259,11 +242,7 @@ struct BackwardWarpgroup90 : KeysByQueries<Tile, User, Shared90Backward<Tile>> {
       if (e == 0 && r == 0) delta = shared_get2(ends + 32 * i);
       const int nth = 4 * i + 2 * r + e;
       const float x = s[nth];
-      float flow = dp[nth];
-      if constexpr (drops)
-        flow *= dropped_factor(i, e, r);
-      else if constexpr (has_prob)
-        flow *= user.prob_slope(x, head, row, col, at, q, kv);
+      const float flow = dp[nth] * prob_slope_of(x, i, e, r, row, col, q, kv);
       const PairNumbers out{rounds_late ? prob_of(x, i, e, r, row, col, q, kv) : 0.0f,
                             x == 0.0f ? 0.0f : x * (flow - (e ? delta.y : delta.x))};
       if constexpr (sums_items) add_terms({out.dp, counts(nth, x) ? dp[nth] : 0.0f}, 0, x, r, row, col, q, kv);

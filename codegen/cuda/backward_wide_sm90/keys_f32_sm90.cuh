@@ -13,9 +13,9 @@ namespace attune {
 
 /// The warpgroup that computes S, P and dV.
 template <class Tile, class User>
-struct ScoresOfF32Keys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
+struct ScoresOfF32Keys90 : PairsOfKeys90<Tile, User> {
   using Shared = SharedKeys90<Tile>;
-  using Pairs = KeysByQueries<Tile, User, SharedKeys90<Tile>>;
+  using Pairs = PairsOfKeys90<Tile, User>;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at, Pairs::head,
       Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m;
@@ -64,11 +64,7 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
   __device__ void iteration(int nth, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
     q.wait();
-    const unsigned words = shared.words() + 4 * shared.at.step_words * q.stage;
-    const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
-    this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
-    this->enter_queries(uniform(shared_get(words)));
-    const int whole = uniform(shared_get(words + 12));
+    const int whole = this->enter(q.stage);
     scores(q.stage);
     this->remove(whole);
     // The other warpgroup has taken the weights of the previous step.
@@ -112,14 +108,13 @@ struct ScoresOfF32Keys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
 };
 
 /// The warpgroup that computes dP, dS and dK.
-template <class Tile>
-struct FlowsOfF32Keys90 {
+template <class Tile, class User>
+struct FlowsOfF32Keys90 : ThreadOfKeys90<Tile, User> {
   using Shared = SharedKeys90<Tile>;
+  using Thread = ThreadOfKeys90<Tile, User>;
+  using Thread::args, Thread::shared, Thread::lane, Thread::warp;
   static constexpr int m = Tile::m;
 
-  const BackwardArgs& args;
-  Shared shared;
-  int lane, warp;
   float ds[m / 2], dk[Tile::real_d / 2];
   float by_key[2];  ///< the factors of this thread's values
 
@@ -187,7 +182,7 @@ __global__ void __launch_bounds__(wide_block.threads, 1)
     keys_f32_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Split = F16PartsTile<Tile>;
   static_assert(Tile::m == 64);
-  keys_block<ScoresOfF32Keys90<Split, User>, FlowsOfF32Keys90<Split>, Split>(args, user);
+  keys_block<ScoresOfF32Keys90<Split, User>, FlowsOfF32Keys90<Split, User>, Split>(args, user);
 }
 
 }  // namespace attune

@@ -4,8 +4,9 @@
 // A block keeps 64 keys of a key head and iterates over the queries that see them. Two warpgroups divide the products:
 // one computes S^T = K Q^T, P and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each holds one
 // gradient in its registers. P goes to the second warpgroup through shared memory, rounded as for its product; if
-// scores have a slope, P times the slope goes instead. One producer warp loads keys and queries and prepares the rows'
-// lse and delta; another loads values and grad_o.
+// scores have a slope, P times the slope goes instead. Under a prob mod f(P) = c P the product is that of c P, and
+// dS = P (c dP - delta): dropout's decisions go to the second warpgroup beside P, another c is computed by both. One
+// producer warp loads keys and queries and prepares the rows' lse and delta; another loads values and grad_o.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"
@@ -55,6 +56,7 @@ struct SharedKeys90 {
   __device__ unsigned q_factors() const { return base + at.q_factors; }
   __device__ unsigned grad_o_factors() const { return base + at.grad_o_factors; }
   __device__ unsigned words() const { return base + at.words; }
+  __device__ unsigned kept() const { return base + at.kept; }
   /// Of both warpgroups.
   __device__ unsigned steps() const { return base + at.steps; }
   __device__ unsigned q_full() const { return base + at.q_full; }
@@ -227,15 +229,44 @@ struct LoaderKeys90 {
 
 // ---- computing ---------------------------------------------------------------------------------------------------
 
+/// A thread's pairs in either warpgroup: thread t of both has the same.
+template <class Tile, class User>
+struct PairsOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
+  /// Starts a step, whose queries have loaded. Returns true if no pair is masked out.
+  __device__ int enter(int stage) {
+    const unsigned words = this->shared.words() + 4 * this->shared.at.step_words * stage;
+    const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
+    this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
+    this->enter_queries(uniform(shared_get(words)));
+    return uniform(shared_get(words + 12));
+  }
+
+  /// Dropout's decisions go from the first warpgroup to the second, with the weights.
+  __device__ unsigned kept_word() const { return this->shared.kept() + 4 * (32 * this->warp + this->lane); }
+  __device__ void hand_kept() const { shared_put(kept_word(), static_cast<int>(this->kept.of_queries[0])); }
+  __device__ void take_kept() { this->kept.of_queries[0] = static_cast<unsigned>(shared_get(kept_word())); }
+};
+
+/// A thread of a warpgroup that computes nothing of the mod.
+template <class Tile, class User>
+struct ThreadOfKeys90 {
+  const BackwardArgs& args;
+  const User& user;
+  SharedKeys90<Tile> shared;
+  int group, lane, warp;
+};
+
 /// The warpgroup that computes S, P and dV.
 template <class Tile, class User>
-struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
+struct ScoresOfKeys90 : PairsOfKeys90<Tile, User> {
   using Element = typename Tile::Element;
   using Shared = SharedKeys90<Tile>;
-  using Pairs = KeysByQueries<Tile, User, SharedKeys90<Tile>>;
+  using Pairs = PairsOfKeys90<Tile, User>;
   using Pairs::args, Pairs::user, Pairs::shared, Pairs::lane, Pairs::warp, Pairs::s, Pairs::at, Pairs::head,
       Pairs::factor, Pairs::origin, Pairs::is_kept;
   static constexpr int m = Tile::m;
+  /// dS takes another number of a pair than dV: P before prob(), times the slope of the score.
+  static constexpr bool hands_other = User::gradient.has_slope || User::traits.has_prob;
 
   float dv[Tile::dv / 2];
   unsigned p[m / 4], held[16];
@@ -258,7 +289,7 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
     wgmma_commit();
   }
 
-  /// P of queries [8 From, 8 To), as operands in `p`, and what dS takes of P, stored for the other warpgroup.
+  /// prob(P) of queries [8 From, 8 To), as operands in `p`, and what dS takes of P, stored for the other warpgroup.
   template <int From, int To>
   __device__ void weigh(int stage) {
     const unsigned ends = shared.under() + 4 * (stage * m + 2 * (lane & 3));
@@ -271,21 +302,24 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
           const float given = s[nth];
           const float to = probability_of(user, Pair<User>{head, row, col, at, origin, q, kv}, factor,
                                           e ? under.y : under.x, is_kept(nth), given);
+          float of_v = to;
+          if constexpr (User::traits.has_prob) of_v = this->prob_of(to, i, e, r, row, col, q, kv);
           if (e == 0)
-            low[r] = to;
+            low[r] = of_v;
           else
-            p[2 * i + r] = pack<Element>(low[r], to);
+            p[2 * i + r] = pack<Element>(low[r], of_v);
           if constexpr (User::gradient.has_slope)
             s[nth] = is_kept(nth) ? to * user.slope(given, head, row, col, at, origin, q, kv) : 0.0f;
+          else if constexpr (hands_other)
+            s[nth] = to;
         });
-    // With a slope, the other warpgroup gets P times the slope, rounded like P.
     const unsigned into = shared.weights() + 16 * (32 * warp + lane);
 #pragma unroll
     for (int i = From / 2; i < To / 2; ++i) {
       unsigned w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        w[j] = User::gradient.has_slope
+        w[j] = hands_other
                    ? pack<Element>(s[8 * i + 4 * (j / 2) + 2 * (j % 2)], s[8 * i + 4 * (j / 2) + 2 * (j % 2) + 1])
                    : p[4 * i + j];
       shared_put(into + 2048 * i, w[0], w[1], w[2], w[3]);
@@ -295,14 +329,12 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
   /// A step of queries: P = exp2(S - lse), handed to the other warpgroup; dV += P^T dO; then S of the next step.
   __device__ void iteration(int nth, int steps, StageBarriers weights, Ring<Shared::stages>& q,
                             Ring<Shared::grad_o_stages>& grad_o) {
-    const unsigned words = shared.words() + 4 * shared.at.step_words * q.stage;
     const StageBarriers grad_o_now = grad_o.now();
-    const int b = uniform(shared_get(words + 4)), h = uniform(shared_get(words + 8));
-    this->enter_head(b, h, [&] { return Where{b, h, this->args.q_len, this->args.kv_len}; });
-    this->enter_queries(uniform(shared_get(words)));
-    const int whole = uniform(shared_get(words + 12));
+    const int whole = this->enter(q.stage);
+    this->draw();
     // The other warpgroup has taken the weights of the previous iteration.
     weights.acquire(nth & 1);
+    if constexpr (User::traits.drops) this->hand_kept();
     wgmma_wait<0>(s, dv);
     this->remove(whole);
     each_part<Tile::parts>([&]<int Nth>() {
@@ -350,16 +382,19 @@ struct ScoresOfKeys90 : KeysByQueries<Tile, User, SharedKeys90<Tile>> {
   }
 };
 
+/// What FlowsOfKeys90 has of its pairs: with a prob mod, all that this reads.
+template <class Tile, class User>
+using FlowPairs90 = Either<User::traits.has_prob, PairsOfKeys90<Tile, User>, ThreadOfKeys90<Tile, User>>;
+
 /// The warpgroup that computes dP, dS and dK.
 template <class Tile, class User>
-struct FlowsOfKeys90 {
+struct FlowsOfKeys90 : FlowPairs90<Tile, User> {
   using Element = typename Tile::Element;
   using Shared = SharedKeys90<Tile>;
+  using Pairs = FlowPairs90<Tile, User>;
+  using Pairs::args, Pairs::shared, Pairs::lane, Pairs::warp;
   static constexpr int m = Tile::m;
 
-  const BackwardArgs& args;
-  Shared shared;
-  int lane, warp;
   float dp[m / 2], dk[Tile::d / 2];
   unsigned ds[m / 4];
 
@@ -369,9 +404,21 @@ struct FlowsOfKeys90 {
     wgmma(dp, shared.v(), shared.grad_o()[stage]);
   }
 
+  /// dP times prob'(P), of queries [8 From, 8 To).
+  template <int From, int To>
+  __device__ void flow_past_prob() {
+    if constexpr (User::traits.has_prob)
+      this->template each_pair<false, From, To>(
+          [&](int i, int e, int r, const typename User::Row& row, const typename User::Col& col, Int q, Int kv, bool) {
+            // A multiple of P has a slope that does not depend on P.
+            dp[4 * i + 2 * r + e] *= this->prob_slope_of(1, i, e, r, row, col, q, kv);
+          });
+  }
+
   /// dS = P (dP - delta) of queries [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
   __device__ void join(int stage) {
+    flow_past_prob<2 * From, 2 * To>();
     const unsigned ends = shared.delta() + 4 * (stage * m + 2 * (lane & 3)),
                    weights = shared.weights() + 16 * (32 * warp + lane);
 #pragma unroll
@@ -384,8 +431,8 @@ struct FlowsOfKeys90 {
       }
       const float4 w{low_of<Element>(ds[2 * i]), high_of<Element>(ds[2 * i]), low_of<Element>(ds[2 * i + 1]),
                      high_of<Element>(ds[2 * i + 1])};
-      ds[2 * i] = pack<Element>(w.x * (dp[4 * i] - delta.x), w.y * (dp[4 * i + 1] - delta.y));
-      ds[2 * i + 1] = pack<Element>(w.z * (dp[4 * i + 2] - delta.x), w.w * (dp[4 * i + 3] - delta.y));
+      ds[2 * i] = pack<Element>(ds_of<User>(w.x, dp[4 * i], delta.x), ds_of<User>(w.y, dp[4 * i + 1], delta.y));
+      ds[2 * i + 1] = pack<Element>(ds_of<User>(w.z, dp[4 * i + 2], delta.x), ds_of<User>(w.w, dp[4 * i + 3], delta.y));
     }
   }
 
@@ -394,6 +441,9 @@ struct FlowsOfKeys90 {
                             Ring<Shared::grad_o_stages>& grad_o) {
     const StageBarriers q_now = q.now();
     weights.wait(nth & 1);
+    // The other warpgroup has waited for these queries.
+    if constexpr (User::traits.has_prob) this->enter(q.stage);
+    if constexpr (User::traits.drops) this->take_kept();
     wgmma_wait<0>(dp, dk);
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (m / 16) / Tile::parts, to = (Nth + 1) * (m / 16) / Tile::parts;
@@ -413,6 +463,7 @@ struct FlowsOfKeys90 {
 
   __device__ void run(const Keys90<Tile>& keys) {
     for (float& x : dk) x = 0;
+    if constexpr (User::traits.has_prob) this->enter_keys(keys.first);
     barrier_wait(shared.v_full(), 0);
     const int steps = uniform(shared_get(shared.steps() + 4));
     const StageBarriers weights = shared.weights_full(warp);  // for this warp
@@ -458,7 +509,7 @@ __device__ inline void keys_block(const BackwardArgs& args, const User& user) {
     if (group == 1)
       Scores{{args, user, shared, 0, lane, warp}}.run(keys);
     else
-      Flows{args, shared, lane, warp}.run(keys);
+      Flows{{args, user, shared, 0, lane, warp}}.run(keys);
   }
 }
 

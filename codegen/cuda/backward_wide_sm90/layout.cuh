@@ -12,10 +12,11 @@ constexpr Block90 wide_block{};
 struct KeysLayout90 {
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
   int grad_o_stages = 2, warps = 4;
-  int weight = 2;       ///< bytes of a weight that the first warpgroup hands to the second
-  int held_chunks = 1;  ///< 1 if the first chunk of the keys loads into the last stage of queries, and is then held
-  int row_factors = 0;  ///< f32 of a row of queries besides its lse or delta, in each stage of queries and of grad_o
-  int results = 0;      ///< the least bytes of keys and of values, over which results pass
+  int weight = 2;        ///< bytes of a weight that the first warpgroup hands to the second
+  int held_chunks = 1;   ///< 1 if the first chunk of the keys loads into the last stage of queries, and is then held
+  int kept_words = 128;  ///< words of dropout's decisions that the first warpgroup hands to the second
+  int row_factors = 0;   ///< f32 of a row of queries besides its lse or delta, in each stage of queries and of grad_o
+  int results = 0;       ///< the least bytes of keys and of values, over which results pass
   int chunk = chunk_bytes / element, d_chunks = (d + chunk - 1) / chunk, dv_chunks = (dv + chunk - 1) / chunk;
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
       grad_o_bytes = dv_chunks * m * chunk_bytes;
@@ -31,7 +32,8 @@ struct KeysLayout90 {
   int step_words = 4, steps = words + 4 * step_words * stages;
   // Two barriers per stage, and per warp that hands weights over: full, then empty.
   int q_full = steps + 16, grad_o_full = q_full + 16 * stages, weights_full = grad_o_full + 16 * grad_o_stages,
-      k_full = weights_full + 16 * warps, v_full = k_full + 8, k_held = v_full + 8, bytes = k_held + 8;
+      k_full = weights_full + 16 * warps, v_full = k_full + 8, k_held = v_full + 8, kept = k_held + 8,
+      bytes = kept + 4 * kept_words;
 };
 
 /// `d`, `dv`: columns of all parts of a row. Weights are f32, rows of queries have a factor of q and one of grad_o.
@@ -45,6 +47,7 @@ constexpr KeysLayout90 keys_layout_f32(int m, int n, int d, int dv, int stages) 
           .element = 2,
           .weight = 4,
           .held_chunks = 0,
+          .kept_words = 0,
           .row_factors = 2,
           .results = 4 * 64 * n};
 }

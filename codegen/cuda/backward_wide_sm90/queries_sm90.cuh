@@ -2,14 +2,15 @@
 // stay, three products
 //
 // A block keeps 128 queries of a head and iterates over the keys that they see, as forward_sm90.cuh does. Each of two
-// consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers
-// as an operand of dQ += dS K. A warpgroup issues the products of the next keys before it waits for any, and computes
-// probabilities while dP is under way. One producer thread loads.
+// consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS, under a prob mod
+// c P that is P (c dP - delta), stays in registers as an operand of dQ += dS K. A warpgroup issues the products of the
+// next keys before it waits for any, and computes probabilities while dP is under way. One producer thread loads.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"
 #include "codegen/cuda/backward_wide_sm90/split.cuh"
 #include "codegen/cuda/parts/entry.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
 
 namespace attune {
@@ -129,6 +130,7 @@ struct QueriesByKeys {
   static constexpr bool removes_scores = User::traits.scaled;
   template <bool Partial>
   static constexpr bool shares = Shareable<Col> && (Partial || in_scores<Col>);
+  static constexpr bool drops = User::traits.drops;
 
   const BackwardArgs& args;
   const User& user;
@@ -136,6 +138,7 @@ struct QueriesByKeys {
   int group, lane, warp;
   float s[n / 2];
   unsigned removed[n / 64];
+  KeptByQueries<drops ? n : 0> kept;  ///< by dropout, of this tile
   Where at;
   typename User::Head head;
   float factor;
@@ -163,21 +166,21 @@ struct QueriesByKeys {
     }
   }
 
-  /// Calls f(i, e, r, col, q, kv) for every pair of this thread: key 8 i + e, query 8 r.
-  template <bool Partial, class F>
+  /// Calls f(i, e, r, col, q, kv) for this thread's pairs: key 8 i + e for i in [From, To), query 8 r.
+  template <bool Partial, int From = 0, int To = n / 8, class F>
   __device__ void each_pair(int tile, const F& f) {
     const int kv0 = tile * n + 2 * (lane & 3);
     // If lanes share columns, lane / 4 has columns 8 i + e with 2 i + e = 8 j + lane / 4.
     Col cols[(n + 31) / 32];
     if constexpr (shares<Partial>) {
 #pragma unroll
-      for (int j = 0; j < (n + 31) / 32; ++j) {
+      for (int j = From / 4; j < (To + 3) / 4; ++j) {
         const int nth = 8 * j + lane / 4;
         cols[j] = user.col(head, at, origin, Int(kv0 + 8 * (nth / 2) + nth % 2));
       }
     }
 #pragma unroll
-    for (int i = 0; i < n / 8; ++i)
+    for (int i = From; i < To; ++i)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const Int kv(kv0, 8 * i + e);
@@ -221,6 +224,25 @@ struct QueriesByKeys {
         p = is_kept(nth) ? p * user.slope(s[nth], head, row[r], col, at, origin, q, kv) : 0.0f;
       s[nth] = p;
     });
+  }
+
+  /// Draws which pairs of a tile dropout keeps.
+  __device__ void draw(int tile) {
+    if constexpr (drops)
+      kept.template draw<true>(KeptDraws<User>(user, head, at), first + 8 * (lane & 1), tile * n, lane);
+  }
+  /// dP times prob'(P), of keys [8 From, 8 To).
+  template <int From, int To>
+  __device__ void flow_past_prob(int tile, float (&dp)[n / 2]) {
+    if constexpr (User::traits.has_prob)
+      each_pair<false, From, To>(tile, [&](int i, int e, int r, const Col& col, Int q, Int kv) {
+        const int nth = 4 * i + 2 * r + e;
+        const Pair<User> pair{head, row[r], col, at, origin, q, kv};
+        if constexpr (drops)
+          dp[nth] *= prob_slope_of(user, DrawnPair<User>{pair, kept.holds(i, r, e)}, s[nth]);
+        else
+          dp[nth] *= prob_slope_of(user, pair, s[nth]);
+      });
   }
 
   /// Stores dQ.
@@ -267,13 +289,15 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
 
   /// dS = P (dP - delta) of keys [16 From, 16 To), as operands in `ds`.
   template <int From, int To>
-  __device__ void join() {
+  __device__ void join(int tile) {
+    this->template flow_past_prob<2 * From, 2 * To>(tile, dp);
 #pragma unroll
     for (int i = 2 * From; i < 2 * To; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int nth = 4 * i + 2 * r;
-        ds[2 * i + r] = pack<Element>(s[nth] * (dp[nth] - ends[r].delta), s[nth + 1] * (dp[nth + 1] - ends[r].delta));
+        ds[2 * i + r] = pack<Element>(ds_of<User>(s[nth], dp[nth], ends[r].delta),
+                                      ds_of<User>(s[nth + 1], dp[nth + 1], ends[r].delta));
       }
   }
 
@@ -281,6 +305,7 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
 
   /// Once S has arrived: P = exp2(S - lse) of a tile, times the slope.
   __device__ void probabilities(const Walk& walk, int i) {
+    this->draw(walk.tile(i));
     wgmma_wait<1>(s);
     this->remove(walk.tile(i), walk.is_full(i));
     this->weigh(walk.tile(i));
@@ -303,7 +328,7 @@ struct QueriesWarpgroup90 : QueriesByKeys<Tile, User> {
     v.release_as_warp(lane);
     each_part<Tile::parts>([&]<int Nth>() {
       constexpr int from = Nth * (n / 16) / Tile::parts, to = (Nth + 1) * (n / 16) / Tile::parts;
-      join<from, to>();
+      join<from, to>(walk.tile(i));
       wgmma<from, to>(dq, ds, shared.k()[k.stage]);
     });
     const StageBarriers done = k.now();

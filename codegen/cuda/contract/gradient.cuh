@@ -213,6 +213,12 @@ __device__ inline bool score_keeps(const User& user, const Of& of, float s) {
   return User::traits.scaled || exponent_of(user, of, s) != -infinity;
 }
 
+/// The gradient of a score, given dP times prob'(P). The factor of a pair with p = 0 may be NaN.
+template <class User>
+__device__ inline float ds_of(float p, float flow, float delta) {
+  return User::traits.has_prob && !User::traits.drops && p == 0.0f ? 0.0f : p * (flow - delta);
+}
+
 /// The gradient of a pair. A pair that is masked out gives 0, whatever its operands hold; so does one with p = 0 if
 /// prob(0) is 0. Otherwise p is 0 for scores 88 below lse. `terms` gets flow, s and p of every other pair.
 template <class User, class Of, class Terms>

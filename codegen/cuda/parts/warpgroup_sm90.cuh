@@ -4,6 +4,7 @@
 
 #include "codegen/cuda/contract/gradient.cuh"
 #include "codegen/cuda/parts/entry.cuh"
+#include "codegen/cuda/parts/kept_words.cuh"
 #include "codegen/cuda/parts/ring_sm90.cuh"
 #include "codegen/cuda/ptx/arithmetic.cuh"
 #include "codegen/cuda/ptx/memory.cuh"
@@ -66,8 +67,9 @@ __device__ inline void each_part(const F& f) {
 // ---- pairs -------------------------------------------------------------------------------------------------------
 
 /// A thread's registers while its warpgroup has 64 keys by m queries. Thread t of the warpgroup holds key t / 4 % 8 +
-/// 16 (t / 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next.
-template <class Tile, class User, class Shared>
+/// 16 (t / 32) and the key 8 below; of these, queries 8 i + 2 (t % 4) and the next. Drops: dropout draws the decisions
+/// of many pairs at once; otherwise prob() is computed for each pair.
+template <class Tile, class User, class Shared, bool Drops = User::traits.drops>
 struct KeysByQueries {
   using Row = typename User::Row;
   using Col = typename User::Col;
@@ -76,6 +78,7 @@ struct KeysByQueries {
   /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise, or if prob(0) may not be 0, each
   /// pair has a bit.
   static constexpr bool removes_scores = User::traits.scaled && User::gradient.keeps_zero;
+  static constexpr bool drops = Drops, has_prob = User::traits.has_prob && !drops;
 
   const BackwardArgs& args;
   const User& user;
@@ -83,6 +86,7 @@ struct KeysByQueries {
   int group, lane, warp;
   float s[m / 2];
   unsigned removed[(m + 63) / 64];
+  KeptByKeys<drops ? m : 0> kept;  ///< by dropout, of this step
   Where at{-1, 0, 0, 0};
   typename User::Head head;
   float factor = 1;
@@ -185,6 +189,35 @@ struct KeysByQueries {
   }
   __device__ void mask_out(int nth, bool kept = false) { removed[nth / 32] |= kept ? 0u : 1u << nth % 32; }
   __device__ bool is_kept(int nth) const { return removes_scores || !(removed[nth / 32] & 1u << nth % 32); }
+
+  /// Draws which pairs dropout keeps; the whole warp calls this.
+  __device__ void draw() {
+    if constexpr (drops) kept.draw(KeptDraws<User>(user, head, at), queries, keys - lane / 4, lane);
+  }
+  /// What dropout multiplies a pair by: 0 unless it keeps the pair. Pairs count as in each_pair().
+  __device__ float dropped_factor(int i, int e, int r) const {
+    return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
+  }
+  /// Once weigh() has seen the pair: false if it adds nothing to any sum.
+  __device__ bool counts(int nth, float x) const { return User::gradient.keeps_zero ? x != 0.0f : is_kept(nth); }
+  /// prob(P), and 0 for a pair that adds nothing: the factor of a masked-out one may be NaN.
+  __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
+    if constexpr (drops)
+      return x * dropped_factor(i, e, r);
+    else if constexpr (has_prob)
+      return counts(4 * i + 2 * r + e, x) ? user.prob(x, head, row, col, at, q, kv) : 0.0f;
+    else
+      return x;
+  }
+  /// prob'(P).
+  __device__ float prob_slope_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
+    if constexpr (drops)
+      return dropped_factor(i, e, r);
+    else if constexpr (has_prob)
+      return user.prob_slope(x, head, row, col, at, q, kv);
+    else
+      return 1;
+  }
 };
 
 // ---- results -----------------------------------------------------------------------------------------------------
