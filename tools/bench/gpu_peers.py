@@ -6,6 +6,7 @@ import tempfile
 import threading
 from dataclasses import asdict, dataclass
 
+import own_mods
 import peers
 from peers_page import Look
 
@@ -28,6 +29,7 @@ PEERS = {"dense": ["cudnn", "flash", "fa4"], "short": ["cudnn", "flash", "fa4"],
          "mods": ["flex", "flex_flash", "fa4", "cudnn_flex"], "portable": ["flash"],
          "packed": ["varlen", "fa4"], "decode": ["cudnn", "flash", "flex"],
          "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4", "cudnn_flex"],
+         "own": ["cudnn", "flash", "efficient", "flex", "flex_flash"],
          "e4m3": []}  # torch's attentions take no 8 bits
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
@@ -37,6 +39,9 @@ def group(case):
     way = {"forward": "", "backward": "backward, ", "step": "forward and backward, "}[case["direction"]]
     if case["kind"] in ("mods", "grouped"):
         return f"{way}mods, D={case['d']}, S={case['seq']}, B={case['batch']}"
+    if case["kind"] == "own":
+        sizes = "packed" if case["lengths"] else f"S={case['seq']}, B={case['batch']}"
+        return f"{way}own mods, D={case['d']}, {sizes}"
     if case["kind"] == "packed":
         return f"{way}packed, D={case['d']}"
     if case["kind"] == "decode":
@@ -46,6 +51,8 @@ def group(case):
 
 
 def label(case):
+    if case["kind"] == "own":
+        return ": ".join(text for text in (case["row"], str(own_mods.MODS[case["row"]])) if text)
     if case["kind"] == "packed":
         return f"{case['row']}, starts on the {case['starts']}"
     if case["kind"] == "decode":
@@ -86,17 +93,20 @@ def notes(data):
             "one after the other. attune's bits are the same each time; those of the others need not be, but for FlashAttention-4's rows\n"
             "`deterministic`. FlexAttention is measured with both its kernels: Triton's, and FLASH by FlashAttention-4.\n"
             "cudnn.flex_attention has the rows whose masks are intervals of keys; its mask plan is made before, and that time left out.\n"
-            "Decode: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.")
+            "Decode: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.\n"
+            "Own mods: causal unless they say otherwise; backward with the gradients of captured tensors, all random normal.\n"
+            "A factor of probabilities multiplies torch's v, a sink follows FlexAttention's lse, both compiled with it; a dense\n"
+            "bias is SDPA's mask, made before; SDPA's dropout_p is 0.1. Of calls that take over 0.02 s torch's rounds have fewer.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune next to torch on a GPU",
-            peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "flex": "FlexAttention",
+            peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "efficient": "SDPA, efficient", "flex": "FlexAttention",
                    "flex_flash": "FlexAttention, FLASH", "varlen": "varlen_attn", "fa4": "FlashAttention-4",
                    "fa4_ordered": "FlashAttention-4, deterministic", "cudnn_flex": "cudnn.flex_attention"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},
-            words_help="a row, dense, short, mods, packed, portable, decode, grouped or e4m3, once or each, forward, "
+            words_help="a row, dense, short, mods, packed, portable, decode, grouped, own or e4m3, once or each, forward, "
                        "backward or step, d64, s8192; as dense:causal:d128:cudnn=1.0")
 
 
@@ -120,11 +130,15 @@ class Case:
     def __str__(self):
         return LOOK.title(vars(self))
 
+    @property
+    def mod(self):
+        return own_mods.MODS[self.row] if self.kind == "own" else None
+
     def work(self):
         lengths = self.lengths or self.batch * (self.seq,)
         square = not self.kv_seq or self.kv_seq == self.seq
         pairs = 0 if square else self.batch * self.seq * self.kv_seq
-        pairs = pairs or sum(peers.live_pairs(self.row, seq) for seq in lengths)
+        pairs = pairs or sum(self.mod.pairs(seq) if self.mod else peers.live_pairs(self.row, seq) for seq in lengths)
         return self.heads * pairs * self.d * 2 * PRODUCTS[self.direction]
 
 
@@ -158,6 +172,12 @@ def all_cases():
     yield Case("grouped", "causal", "bf16", 128, 16, 8192, 2, "each", kv_heads=4, kv_seq=8192, direction="backward")
     yield from (Case("packed", row, "bf16", 64, 16, max(VARLEN), len(VARLEN), lengths=VARLEN, direction="backward")
                 for row in ("causal", "full"))
+    packed = ("bias", ["backward"], {"seq": max(PACKED), "batch": len(PACKED), "lengths": PACKED})
+    for row, directions, sizes in [*own_mods.ROWS, packed]:
+        of = {"d": 128, "heads": 16, "seq": 8192, "batch": 2, **sizes}
+        learned = bool(own_mods.MODS[row].learned)
+        yield from (Case("own", row, "bf16", **of, direction=direction, grads=learned and direction == "backward")
+                    for direction in directions)
 
 
 def cases(o):
@@ -177,6 +197,10 @@ def by_cudnn_flex(case):
 
 def peers_of(case, o):
     """The peers of a case. FlashAttention-4's gradients have two columns: in any order, and in a fixed one, as attune's."""
+    if case.mod:  # packed sequences and wide heads are attune alone; FLASH gives no gradients of what a score reads
+        known = () if case.lengths or case.d > 128 else case.mod.peers
+        return [peer for peer in PEERS["own"] if peer in known and (o.flex or not peer.startswith("flex"))
+                and not (peer == "flex_flash" and case.grads and case.mod.score != "s")]
     out = [peer for peer in PEERS[case.kind]
            if (o.flex or not peer.startswith("flex")) and (peer != "fa4" or by_fa4(case))
            and (peer != "cudnn_flex" or by_cudnn_flex(case))]

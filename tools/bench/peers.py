@@ -36,12 +36,12 @@ def run_facts(attune):
             "load_at_start": os.getloadavg()}
 
 
-def live_pairs(row, seq):
+def live_pairs(row, seq, window=1024):
     """Pairs that a known row's mask keeps in one head, counted independently of the programs measured."""
     if row == "full":
         return seq * seq
     if row == "window":
-        return sum(min(q + 1, 1024) for q in range(seq))
+        return sum(min(q + 1, window) for q in range(seq))
     if row == "prefix":
         return sum(min(max(q + 1, 1024), seq) for q in range(seq))
     lengths = [seq]
@@ -53,8 +53,9 @@ def live_pairs(row, seq):
 
 def bench_command(o, case):
     """The attune bench command for a case: the part that is the same on all machines."""
-    command = [o.attune, "bench", "--json", "--row", case.row, "--dtype", case.dtype, "--heads", case.heads, "--seq",
-               case.seq, "--d", case.d, "--seconds", o.seconds]
+    own = getattr(case, "mod", None)
+    command = [o.attune, "bench", "--json", *(own.options(case) if own else ("--row", case.row)), "--dtype", case.dtype,
+               "--heads", case.heads, "--seq", case.seq, "--d", case.d, "--seconds", o.seconds]
     direction = getattr(case, "direction", "forward")
     command += [f"--{direction}"] if direction != "forward" else []
     command += ["--grads"] if getattr(case, "grads", False) else []

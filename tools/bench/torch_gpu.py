@@ -1,21 +1,27 @@
 # tools/bench/torch_gpu.py — the same attention in torch on a GPU: SDPA, FlexAttention, and other packages' kernels
 import contextlib
+import gc
 import importlib.metadata
 import importlib.util
 import inspect
 import sys
+from functools import partial
 
 import torch
+import torch_own
 import torch_peers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION}
 HAS_FA4 = importlib.util.find_spec("flash_attn") is not None and importlib.util.find_spec("cutlass") is not None
 NEED_FA4 = {"flex_flash", "fa4", "fa4_ordered"}
 CUDNN_FLEX = (1, 26)  # the first nvidia-cudnn-frontend with flex_attention
 LEFT_OUT = "not installed: its rows are left out"
 ROUND = 20  # calls, as in runtime/platform/memory.cpp
+LONGEST = 0.4  # seconds of a round: one of slower calls has fewer of them
+FEWER_STAGES = (2, 1)  # where a mod has FlexAttention's backward ask for more shared memory than there is
 
 
 def version_of(package):
@@ -39,6 +45,8 @@ def facts():
 
 class Prepared(torch_peers.Prepared):
     def __init__(self, case, peers):
+        gc.collect()  # the tensors of the case before, which refer to each other
+        torch.cuda.empty_cache()
         super().__init__(case, case.batch, "cuda")
         if case.lengths:
             shape = (sum(case.lengths), case.heads, case.d)
@@ -46,6 +54,8 @@ class Prepared(torch_peers.Prepared):
         self.has_grad = case.direction != "forward"
         for one in self.qkv:
             one.requires_grad_(self.has_grad)
+        self.own = torch_own.Own(case, "cuda") if case.mod else None
+        self.captured = self.own.captured if self.own else []
         self.usual = {}  # by peer: how its results become torch's layout, where they have another
         for peer in peers:
             if peer in NEED_FA4 and not HAS_FA4:
@@ -56,9 +66,17 @@ class Prepared(torch_peers.Prepared):
                 self.add(peer, lambda: self.cudnn_flex() if peer == "cudnn_flex" else self.fa4(peer), self.has_grad)
                 continue
             forward = {"flex": self.flex, "flex_flash": lambda: self.flex({"BACKEND": "FLASH"}),
-                       "varlen": self.varlen}.get(peer, lambda: self.sdpa)
+                       "varlen": self.varlen}.get(peer, self.sdpa)
             self.add(peer, (lambda: self.with_gradients(peer, forward())) if self.has_grad else forward, self.has_grad)
-        self.compare()
+            for stages in FEWER_STAGES if self.own and self.has_grad and peer == "flex" else ():
+                if "out of resource" in self.failed.get(peer, ""):
+                    del self.failed[peer]
+                    torch._dynamo.reset()
+                    forward = partial(self.flex, {"bwd_num_stages": stages})
+                    self.add(peer, lambda: self.with_gradients(peer, forward()), self.has_grad)
+                    self.notes.setdefault(peer, {})["bwd_num_stages"] = stages
+        if not (self.own and case.mod.dropped):  # each drops others
+            self.compare()
         torch.cuda.synchronize()
 
     def with_gradients(self, peer, forward):
@@ -83,9 +101,13 @@ class Prepared(torch_peers.Prepared):
             return contextlib.redirect_stdout(sys.stderr)  # it prints what it compiles, and stdout is for rows
         return sdpa_kernel(BACKENDS[peer]) if peer in BACKENDS else super().by(peer)
 
+    def flex(self, kernel_options=None):
+        return partial(self.own.flex(kernel_options), *self.qkv) if self.own else super().flex(kernel_options)
+
     def sdpa(self):
-        return scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full",
-                                            **self.grouped)
+        if self.own:
+            return partial(self.own.sdpa(), *self.qkv)
+        return lambda: scaled_dot_product_attention(*self.qkv, is_causal=self.case.row != "full", **self.grouped)
 
     def fa4(self, peer):
         import torch_fa4  # takes seconds, and is not installed everywhere
@@ -113,6 +135,11 @@ class Prepared(torch_peers.Prepared):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(ROUND + 1)]
         warm = False
         with torch.set_grad_enabled(self.has_grad), self.by(peer):
+            marks[0].record()
+            call()
+            marks[1].record()
+            marks[1].synchronize()
+            del marks[max(3, int(LONGEST * 1e3 / marks[0].elapsed_time(marks[1]))) + 1:]
             while total < seconds or not times:
                 marks[0].record()
                 for mark in marks[1:]:

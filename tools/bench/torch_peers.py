@@ -7,7 +7,8 @@ import torch._dynamo
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-# How far two results may differ, for outputs around 1; bf16 also rounds the ALiBi of a dense mask.
+# How far two results may differ, by the largest number of one if that is above 1; bf16 also rounds the ALiBi of a dense
+# mask.
 APART = {"f32": 1e-3, "bf16": 5e-2}
 
 
@@ -99,7 +100,7 @@ class Prepared:
                 found[name] = self.result(name, call)
         first, *others = found
         for name in others:
-            apart = (found[first] - found[name]).abs().max().item()
+            apart = ((found[first] - found[name]).abs().max() / found[first].abs().max().clamp(min=1)).item()
             self.notes[name][f"apart_from_{first}"] = apart
             if not apart <= APART[self.case.dtype]:
                 self.failed[name] = f"differs from {first} by {apart:.3g}"
