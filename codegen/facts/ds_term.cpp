@@ -56,8 +56,6 @@ std::optional<DsTerm> as_ds(const compiler::Mod& mod, const compiler::Scatter& t
 
 std::vector<DsTerm> ds_terms(const compiler::Mod& mod, const Wanted& wanted) {
   std::vector<DsTerm> out;
-  // Parts of a call see positions, heads and batch entries of the whole call.
-  if (mod.whole) return out;
   for (const compiler::Scatter& one : mod.dscore.captures)
     if (wanted[one.capture])
       if (std::optional<DsTerm> term = as_ds(mod, one)) out.push_back(std::move(*term));

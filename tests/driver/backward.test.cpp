@@ -132,9 +132,13 @@ TEST_CASE("an H200 has one kernel for the whole backward, which also sums by hea
   CHECK(launched(by_key, call.with_table()) ==
         Names{"rows", "backward_sm90", "end_queries_sm90", "repair_sm80", "store_sums"});
   // Sums by query are made by a kernel of their own.
-  const Attention by_row{.prob = [&](Float p, At at) { return p * call.table[at.q]; }};
+  const Attention by_row{.prob = [&](Float p, At at) { return p * (call.table[at.q] + call.table[at.kv]); }};
   CHECK(launched(by_row, call.with_table()) ==
         Names{"rows", "backward_sm90", "end_queries_sm90", "sum_pairs", "store_sums"});
+  // Those of a row's gate follow from delta, and from pairs where it is 0.
+  const Attention gate{.prob = [&](Float p, At at) { return p * call.table[at.q]; }};
+  CHECK(launched(gate, call.with_table()) ==
+        Names{"rows", "backward_sm90", "end_queries_sm90", "sum_sinks", "sum_pairs", "store_sums"});
   // So are deltas that are not products of o and grad_o.
   const Attention square{.prob = [](Float p, At) { return p * p; }};
   CHECK(launched(square, call.backward) == Names{"rows", "sum_deltas", "backward_sm90", "end_queries_sm90"});

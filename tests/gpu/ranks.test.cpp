@@ -294,4 +294,30 @@ TEST_CASE("on devices gradients over ranks are as on one rank, reproducibly", "[
         }) == "");
 }
 
+TEST_CASE("on devices the gradients of dense biases over ranks are as on one rank", "[gpu][ranks]") {
+  if (skipped()) return;
+  // Ranks compute some of the heads and queries of the call at a time.
+  const Shape shape{.q_heads = 4, .q_len = 300, .kv_len = 300, .d = 64, .dv = 64, .dtype = DType::bf16};
+  const Device host = Device::cpu();
+  const auto bias = host.array<float>({4, 300, 300}, "bias"), pairs = host.array<float>({2, 2, 300, 300}, "pairs");
+  for (std::int64_t i = 0; i < 360000; ++i) {
+    bias.data()[i] = 0.1f * static_cast<float>(i % 13);
+    pairs.data()[i] = 0.05f * static_cast<float>(i % 7);
+  }
+  const Attention biased{
+      .score = [=](Float s,
+                   At at) { return s + bias(at.head, at.q, at.kv) + pairs(at.batch, at.head / 2, at.q, at.kv); },
+      .mask = mods::causal()};
+  const std::array<Tensor, 2> asked{bias.tensor(), pairs.tensor()};
+  const Inputs in = inputs(shape);
+  const Gradients one = alone(biased, in, asked, {.results = true, .where = {1}});
+  for (const int count : {1, 2, 3}) {
+    const How how{.assignment = Assignment::zigzag, .travel = Travel::gather, .groups = 2};
+    const Gradients many = together(biased, in, asked, count, how, {.results = true, .where = {1}});
+    for (std::size_t c = 0; c < asked.size(); ++c)
+      CHECK(distance(one.captured[c].tensor, many.captured[c].tensor) < 1e-2);
+    CHECK(distance(one.dq.tensor, many.dq.tensor) < 1e-2);
+  }
+}
+
 }  // namespace attune::tests::ranks

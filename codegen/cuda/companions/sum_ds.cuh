@@ -144,7 +144,8 @@ struct SumDs : DsOfKeys<Tile, User> {
   struct Range {
     int begin, end;
     __device__ Range(const SumOfDs::Groups& groups, int nth, int all)
-        : begin(min(nth * groups.size, all)), end(min(begin + groups.size, all)) {}
+        : begin(min(max(nth * groups.size - groups.before, 0), all)),
+          end(min(max((nth + 1) * groups.size - groups.before, 0), all)) {}
   };
   /// Eight elements of a row: the batch entries and heads that share them, the row, and the first key.
   struct Place {

@@ -36,8 +36,8 @@ DenseGradients dense_gradients(const Call& of, std::span<const Captured> capture
     std::optional<DenseGradient> one = dense_gradient(of, captured, term);
     if (!one) throw Bug("a kernel stores dS for a gradient that is not made of it");
     const Tensor& to = *one->of->into;
-    const bool same = !p.q.packed() && p.q_offset == 0 && one->groups[0] == 1 && one->groups[1] == 1 &&
-                      std::ranges::equal(pairs, std::span(one->as_pairs.shape).first(4));
+    const bool same = !of.mod.mod.whole && !p.q.packed() && p.q_offset == 0 && one->groups[0] == 1 &&
+                      one->groups[1] == 1 && std::ranges::equal(pairs, std::span(one->as_pairs.shape).first(4));
     one->is_ds = !out.is_gradient && same && !term.factor && to.dtype == q.dtype && has_boxes(one->as_pairs) &&
                  (!out.cleared || is_clearable(to));
     if (one->is_ds) out.is_gradient = true, out.tiles = kv_tiles, out.ds = one->as_pairs;
@@ -66,12 +66,16 @@ StoredDs DenseGradients::stored(const codegen::KernelPlan& plan, std::int64_t fi
 
 std::vector<SumOfDs> DenseGradients::sums() const {
   std::vector<SumOfDs> out;
+  const auto groups = [](const DenseGradient& of, std::size_t d) {
+    return SumOfDs::Groups{static_cast<int>(of.as_pairs.shape[d]), static_cast<int>(of.groups[d]),
+                           static_cast<int>(of.before[d])};
+  };
   for (const DenseGradient& one : each) {
     const auto& shape = one.as_pairs.shape;
     out.push_back({.is_ds = one.is_ds,
                    .to = {strided(one.as_pairs, compiler::Layout::dense), cuda::stored(one.as_pairs.dtype)},
-                   .batch = {static_cast<int>(shape[0]), static_cast<int>(one.groups[0])},
-                   .heads = {static_cast<int>(shape[1]), static_cast<int>(one.groups[1])},
+                   .batch = groups(one, 0),
+                   .heads = groups(one, 1),
                    .rows = static_cast<int>(shape[2]),
                    .columns = static_cast<int>(shape[3])});
   }

@@ -125,13 +125,16 @@ std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Capt
     }
     const auto at = static_cast<std::size_t>(what) - 1;
     out.groups[at] = by;
+    // Parameters of the whole call: the batch entries and heads before this part's, as Inputs.
+    if (const auto whole = of.mod.mod.whole; whole && at < 2)
+      out.before[at] = static_cast<std::int64_t>(of.args.params[*whole + at]);
     out.as_pairs.shape[at] = to.shape[d];
     out.as_pairs.strides[at] = to.strides[d];
   }
   const std::array<std::int64_t, 4> pairs{p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
   // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
   for (std::size_t d = 0; d < 4; ++d)
-    if (out.as_pairs.shape[d] < ceil_div(pairs[d], out.groups[d])) return {};
+    if (out.as_pairs.shape[d] < ceil_div(out.before[d] + pairs[d], out.groups[d])) return {};
   return out;
 }
 
