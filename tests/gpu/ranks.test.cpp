@@ -294,7 +294,7 @@ TEST_CASE("on devices gradients over ranks are as on one rank, reproducibly", "[
         }) == "");
 }
 
-TEST_CASE("on devices the gradients of dense biases over ranks are as on one rank", "[gpu][ranks]") {
+TEST_CASE("on devices the gradients of dense biases over ranks are as on one rank", "[gpu][ranks][small]") {
   if (skipped()) return;
   // Ranks compute some of the heads and queries of the call at a time.
   const Shape shape{.q_heads = 4, .q_len = 300, .kv_len = 300, .d = 64, .dv = 64, .dtype = DType::bf16};
