@@ -128,7 +128,7 @@ TEST_CASE("the gradients of a gate of rows follow from delta, and where it is 0 
                              {.mask = "kv <= q", .prob = "where(kept(7, 200), p * (1.25f * tanh(r[h, q])), 0.0f)"},
                              {.prob = "p * (g[h] - 0.3f)"},  // 0 for all rows of a head
                              {.mask = "kv <= q", .prob = "p * (1e-3f * r[h, q])"}}) {
-    if (!in_turn(nth++, 3)) continue;
+    if (!in_turn(nth++, 6)) continue;
     INFO(parts.prob);
     for (const Shape& shape : {narrow, wide, half}) CHECK(wrong(parts, shape) == "");
     CHECK(wrong(parts, narrow, "", false) == "");

@@ -311,7 +311,7 @@ TEST_CASE("on devices the gradients of dense biases over ranks are as on one ran
   const std::array<Tensor, 2> asked{bias.tensor(), pairs.tensor()};
   const Inputs in = inputs(shape);
   const Gradients one = alone(biased, in, asked, {.results = true, .where = {1}});
-  for (const int count : {1, 2, 3}) {
+  for (const int count : {1, 3}) {
     const How how{.assignment = Assignment::zigzag, .travel = Travel::gather, .groups = 2};
     const Gradients many = together(biased, in, asked, count, how, {.results = true, .where = {1}});
     for (std::size_t c = 0; c < asked.size(); ++c)
