@@ -74,8 +74,9 @@ struct GradientParts {
   bool has_slope = false, delta_of_o = true, keeps_zero = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
-  /// With terms of Sum::gate, levels.element's index of what p is multiplied by, the same for all pairs of a row that
-  /// are not dropped. Where it is 0 or far from 1, o and delta say nothing of it, and sum_pairs_sm80.cuh sums the row.
+  /// With terms of Sum::gate, levels.element's index of the number that p is multiplied by, the same for all pairs of a
+  /// row that are not dropped. Delta over this number is the row's sum of p dP. Where it is 0 or far from 1, delta is
+  /// not precise enough, and sum_pairs_sm80.cuh visits the row's pairs.
   std::size_t gate = 0;
   std::vector<DsTerm> ds{};  ///< the terms that are summed by `ds` in a whole backward, in their order
 

@@ -31,7 +31,7 @@ std::string_view sums_function(Term::Sum sum) {
 }
 
 /// Terms that a kernel adds up in registers, a number for each.
-constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col, Term::Sum::gate};
+constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col};
 
 /// A member of the source's struct: the address of the exact sums of a captured tensor's gradient.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
@@ -46,14 +46,13 @@ class TermFunctions {
 
   std::string text() {
     std::string out;
-    for (const Term::Sum sum : in_registers)
-      if (sum != Term::Sum::gate || !all(sum).empty()) out += sums(sum);
+    for (const Term::Sum sum : in_registers) out += sums(sum);
     out += pairs("by_pair", Term::Sum::pair);
     out += places(Term::Sum::head, "Head head, Where at");
     out += places(Term::Sum::row, "Head head, Row row, Where at, Int q");
     out += places(Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv");
     if (!all(Term::Sum::gate).empty())
-      out += places(Term::Sum::gate, "Head head, Row row, Where at, Int q") + gate() + shares();
+      out += sums(Term::Sum::gate) + places(Term::Sum::gate, "Head head, Row row, Where at, Int q") + gate() + shares();
     if (!all(Term::Sum::ds).empty()) out += factor();
     if (of_.diagonals) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal) + distances(Term::Sum::diagonal);
     if (!all(Term::Sum::distance).empty()) out += distances(Term::Sum::distance);
@@ -141,7 +140,7 @@ class TermFunctions {
     return function("float gate(Head head, Row row, Where at, Int q)",
                     fmt::format("    return {};\n", value(element(parts_.gradient->gate))));
   }
-  /// What a row adds whose sum of p dP, times the gate, is x.
+  /// What a row adds; x is the gate times the row's sum of p dP.
   std::string shares() {
     std::string statements;
     for (const Term* term : all(Term::Sum::gate))
@@ -200,6 +199,7 @@ std::string gradient_traits(const GradientParts& gradient, bool whole) {
   if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
   if (!gradient.keeps_zero) list.emplace_back(".keeps_zero = false");
   for (const Term::Sum sum : in_registers) says_count(sum);
+  says_count(Term::Sum::gate);
   says_count(Term::Sum::diagonal);
   if (count(Term::Sum::pair)) list.emplace_back(".by_pair = true");
   says_count(Term::Sum::ds);

@@ -501,8 +501,8 @@ TEST_CASE("a call's sizes say where its keys are and how its queries share them"
   CHECK(settled(f32, {.q_len = 31, .group = 8}).sharing == Sharing{.rows = QueryRows::few, .heads = 8});
   CHECK(settled(f32, {.q_len = 100, .group = 8}).sharing == Sharing{});
   CHECK(settled(f32, {.q_len = 2, .group = 1}).sharing.decode());
-  // One query, or two, of so many heads that Hopper splits f32 keys for them: more where it also copies them out of
-  // pages.
+  // One or two queries of many heads: Hopper splits f32 keys from 256 rows on. It copies keys out of small pages, too,
+  // which takes more rows to pay.
   const KernelSpec many_heads = settled(f32, {.q_len = 1, .group = 256});
   CHECK(many_heads.sharing == Sharing{.heads = 16});
   CHECK(choose(many_heads, {}).choices.front().plan.kernel->name == "forward_f32_sm90");

@@ -173,7 +173,7 @@ struct Queries80 {
   float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
   float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
   float gate_sums[2][terms.by_gate > 0 ? terms.by_gate : 1] = {};
-  bool asks_pairs[2] = {};  ///< the row's terms of gates are not those of delta
+  bool asks_pairs[2] = {};  ///< the row's gate is not is_gate(): its terms are summed from pairs, not from delta
 
   /// Tiles of a section of heads run next to each other, last queries first: with a causal mask these take longest.
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
@@ -423,31 +423,29 @@ struct Queries80 {
       store_row_sums();
   }
 
+  /// Adds up the sums of each row over its lanes, and adds the result to the exact sums at `places`, if the row `adds`.
+  template <int count, class Places, class Adds>
+  __device__ void add_row_sums(const float (&sums)[2][count], const Places& places, const Adds& adds) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      unsigned long long* to[count];
+      places(to, r);
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const float sum = row_sum(sums[r][i]);
+        if (lane % 4 == 0 && adds(r)) add_exactly(to[i], sum);
+      }
+    }
+  }
   __device__ void store_row_sums() {
-    if constexpr (terms.by_row > 0) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        unsigned long long* places[terms.by_row > 0 ? terms.by_row : 1];
-        user.places_by_row(places, head, row[r], at, q[r]);
-#pragma unroll
-        for (int i = 0; i < terms.by_row; ++i) {
-          const float sum = row_sum(row_sums[r][i]);
-          if (lane % 4 == 0 && exists(r)) add_exactly(places[i], sum);
-        }
-      }
-    }
-    if constexpr (terms.by_gate > 0) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        unsigned long long* places[terms.by_gate > 0 ? terms.by_gate : 1];
-        user.places_by_gate(places, head, row[r], at, q[r]);
-#pragma unroll
-        for (int i = 0; i < terms.by_gate; ++i) {
-          const float sum = row_sum(gate_sums[r][i]);
-          if (lane % 4 == 0 && asks_pairs[r]) add_exactly(places[i], sum);
-        }
-      }
-    }
+    if constexpr (terms.by_row > 0)
+      add_row_sums(
+          row_sums, [&](unsigned long long** to, int r) { user.places_by_row(to, head, row[r], at, q[r]); },
+          [&](int r) { return exists(r); });
+    if constexpr (terms.by_gate > 0)
+      add_row_sums(
+          gate_sums, [&](unsigned long long** to, int r) { user.places_by_gate(to, head, row[r], at, q[r]); },
+          [&](int r) { return asks_pairs[r]; });
   }
   __device__ void store_sums() {
     store_row_sums();

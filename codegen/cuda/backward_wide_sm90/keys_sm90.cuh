@@ -4,9 +4,9 @@
 // A block keeps 64 keys of a key head and iterates over the queries that see them. Two warpgroups divide the products:
 // one computes S^T = K Q^T, P and dV += P^T dO; the other computes dP^T = V dO^T and dK += dS^T Q. Each holds one
 // gradient in its registers. P goes to the second warpgroup through shared memory, rounded as for its product; if
-// scores have a slope, P times the slope goes instead. Under a prob mod f(P) = c P the product is that of c P, and
-// dS = P (c dP - delta): dropout's decisions go to the second warpgroup beside P, another c is computed by both. One
-// producer warp loads keys and queries and prepares the rows' lse and delta; another loads values and grad_o.
+// scores have a slope, P times the slope goes instead. Under a prob mod f(P) = c P, dV takes c P, and dS is
+// P (c dP - delta). The first warpgroup hands dropout's decisions to the second along with P; both compute any other c.
+// One producer warp loads keys and queries and prepares the rows' lse and delta; another loads values and grad_o.
 #pragma once
 
 #include "codegen/cuda/backward_wide_sm90/layout.cuh"

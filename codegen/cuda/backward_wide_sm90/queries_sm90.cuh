@@ -2,8 +2,8 @@
 // stay, three products
 //
 // A block keeps 128 queries of a head and iterates over the keys that they see, as forward_sm90.cuh does. Each of two
-// consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS, under a prob mod
-// c P that is P (c dP - delta), stays in registers as an operand of dQ += dS K. A warpgroup issues the products of the
+// consumer warpgroups has 64 queries. It computes S = Q K^T and dP = dO V^T from shared memory; dS stays in registers
+// as an operand of dQ += dS K. Under a prob mod c P, dS is P (c dP - delta). A warpgroup issues the products of the
 // next keys before it waits for any, and computes probabilities while dP is under way. One producer thread loads.
 #pragma once
 

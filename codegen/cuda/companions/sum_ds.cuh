@@ -1,5 +1,5 @@
-// codegen/cuda/companions/sum_ds.cuh — gradients of captured tensors, from the dS of each pair that a backward has
-// stored: those of dense biases, and sums along diagonals beside them
+// codegen/cuda/companions/sum_ds.cuh — computes gradients from the dS that a backward has stored: those of dense
+// biases, and sums along diagonals in the same call
 //
 // Each element of a dense bias's gradient is the sum of dS times a factor over the batch entries and heads that share
 // it, in their order, in f32, and is rounded once. If dS already is the gradient, there is nothing to do. If the

@@ -350,7 +350,7 @@ struct SumOfDs {
   Gradient to;  ///< [batch, head, position of the query, key]; 0 strides where it has no such dimension
   struct Groups {
     int count, size;  ///< `count` groups of `size` neighbours, which share an element
-    int before;       ///< neighbours before the call's first one, of a call that is a part of another
+    int before;       ///< neighbours before the call's first one, if the call is a part of another
   } batch, heads;
   int rows, columns;  ///< of `to`
 };

@@ -10,13 +10,13 @@ namespace attune {
 /// Facts about a Mod's derivative, known when its source is written. Gradients of captured tensors are sums of terms,
 /// one term per read. A term is summed along everything that its place in the tensor does not depend on.
 struct GradientTraits {
-  bool has_slope = false;  ///< slope() is not 1 everywhere
-  bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  bool keeps_zero = true;  ///< prob(0) is 0 for any values of the captured tensors
-  int by_head = 0;         ///< terms whose places depend only on b and h
-  int by_row = 0;          ///< ... and on q
-  int by_col = 0;          ///< ... and on kv, but not on q
-  int by_gate = 0;  ///< terms of p dP by row, of a multiple of p: of delta, or, where gate() is not is_gate(), of pairs
+  bool has_slope = false;    ///< slope() is not 1 everywhere
+  bool delta_of_o = true;    ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+  bool keeps_zero = true;    ///< prob(0) is 0 for any values of the captured tensors
+  int by_head = 0;           ///< terms whose places depend only on b and h
+  int by_row = 0;            ///< ... and on q
+  int by_col = 0;            ///< ... and on kv, but not on q
+  int by_gate = 0;           ///< terms of p dP, by row: made of delta, or of pairs where gate() is not is_gate()
   int by_diagonal = 0;       ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
   bool by_pair = false;      ///< there are terms to which each pair adds, at its own places
   int by_ds = 0;             ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
@@ -69,7 +69,7 @@ concept EndsRows = Differentiable<M> &&
   m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
 };
 
-/// A Mod whose prob() is p times gate(), or 0, and which has terms of p dP.
+/// A Mod with terms of p dP whose prob() is gate() times p, or 0 for a dropped pair.
 template <class M>
 concept HasGates = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
@@ -80,7 +80,7 @@ concept HasGates = Differentiable<M> &&
   m.places_by_gate(places, head, row, at, i);                // q
 };
 
-/// True if o, rounded to Element, still says what it was before it was multiplied by the gate.
+/// True if o, which is rounded to Element, divided by the gate is as precise as an o without a gate.
 template <class Element>
 __device__ inline bool is_gate(float gate) {
   constexpr float most = ElementOf<Element>::needs_maximum ? 0x1p8f : 0x1p60f;

@@ -29,17 +29,14 @@ DenseGradients dense_gradients(const Call& of, std::span<const Captured> capture
   const Tile& tile = kernel.choice.plan.tile;
   const std::int64_t kv_tiles = ceil_div(p.kv.length, std::int64_t{tile.n});
   const Tensor& q = of.backward().q;
-  const std::array<std::int64_t, 4> pairs{p.batch, p.q_heads, p.q_offset + p.q.length, p.kv.length};
   DenseGradients out;
   out.cleared = kernel.skips;
   for (const codegen::DsTerm& term : codegen::ds_terms(of.mod.mod, wanted_of(of, captured))) {
     std::optional<DenseGradient> one = dense_gradient(of, captured, term);
     if (!one) throw Bug("a kernel stores dS for a gradient that is not made of it");
     const Tensor& to = *one->of->into;
-    const bool same = !of.mod.mod.whole && !p.q.packed() && p.q_offset == 0 && one->groups[0] == 1 &&
-                      one->groups[1] == 1 && std::ranges::equal(pairs, std::span(one->as_pairs.shape).first(4));
-    one->is_ds = !out.is_gradient && same && !term.factor && to.dtype == q.dtype && has_boxes(one->as_pairs) &&
-                 (!out.cleared || is_clearable(to));
+    one->is_ds = !out.is_gradient && !p.q.packed() && p.q_offset == 0 && one->one_each && !term.factor &&
+                 to.dtype == q.dtype && has_boxes(one->as_pairs) && (!out.cleared || is_clearable(to));
     if (one->is_ds) out.is_gradient = true, out.tiles = kv_tiles, out.ds = one->as_pairs;
     out.each.push_back(*one);
   }

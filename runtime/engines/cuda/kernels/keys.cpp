@@ -51,6 +51,13 @@ bool has_other_terms(const compiler::Mod& mod, const Captured& of, std::uint32_t
                              [&](const compiler::Derivative* one) { return std::ranges::any_of(one->captures, adds); });
 }
 
+/// True if the gradient of a dense bias cannot be made of dS.
+bool has_other_extents(const Call& of, std::span<const Captured> captured, const codegen::Wanted& wanted) {
+  const std::vector<codegen::DsTerm> terms = codegen::ds_terms(of.mod.mod, wanted);
+  return !std::ranges::all_of(
+      terms, [&](const codegen::DsTerm& term) { return dense_gradient(of, captured, term).has_value(); });
+}
+
 }  // namespace
 
 codegen::CallSpec forward_call_spec(const Facts& device, const Call& of, const Means& means) {
@@ -135,20 +142,10 @@ std::optional<DenseGradient> dense_gradient(const Call& of, std::span<const Capt
   // Reads beyond a tensor's end are of its last element, which then has the gradients of several pairs.
   for (std::size_t d = 0; d < 4; ++d)
     if (out.as_pairs.shape[d] < ceil_div(out.before[d] + pairs[d], out.groups[d])) return {};
+  out.one_each = out.groups[0] == 1 && out.groups[1] == 1 &&
+                 std::ranges::equal(pairs, std::span(out.as_pairs.shape).first(pairs.size()));
   return out;
 }
-
-namespace {
-
-/// True if the gradient of a dense bias cannot be made of dS.
-bool has_other_extents(const Call& of, std::span<const Captured> captured) {
-  if (captured.empty()) return false;
-  const std::vector<codegen::DsTerm> terms = codegen::ds_terms(of.mod.mod, wanted_of(of, captured));
-  return !std::ranges::all_of(
-      terms, [&](const codegen::DsTerm& term) { return dense_gradient(of, captured, term).has_value(); });
-}
-
-}  // namespace
 
 codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::span<const Captured> captured,
                                      const Means& means) {
@@ -170,8 +167,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                .negative = !(static_cast<float>(p.scale) > 0),
                .exact = codegen::is_exact(of.exact, call.q.dtype)},
       .length = codegen::length_of(whole.q.length, whole.kv.length),
-      .backward = wanted_of(of, captured),
-      .other_extents = has_other_extents(of, captured)};
+      .backward = wanted_of(of, captured)};
+  out.other_extents = has_other_extents(of, captured, *out.backward);
   if (means.preference) out.preference = *means.preference;
   return out;
 }

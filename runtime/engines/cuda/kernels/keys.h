@@ -36,6 +36,7 @@ struct DenseGradient {
   Tensor as_pairs;                                 ///< the gradient as [batch, head, query, key]
   std::array<std::int64_t, 4> groups{1, 1, 1, 1};  ///< how many of each share an element
   std::array<std::int64_t, 4> before{};            ///< how many come before the call's, of a part of another call
+  bool one_each = false;                           ///< each pair has an element of its own, and there are no others
   bool is_ds = false;                              ///< dS is stored straight into it
 };
 /// The gradient of this term's tensor; none if it has fewer elements than pairs read, or other terms.
