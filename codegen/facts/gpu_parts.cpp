@@ -236,7 +236,6 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   GradientParts out{.wanted = wanted,
                     .has_slope = !ir::is_literal(mod.dscore.by, 1),
                     .delta_of_o = delta_is_of_o(mod.prob),
-                    .keeps_zero = keeps_zero(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
                     .ds = may_store ? ds_terms(mod, wanted) : std::vector<DsTerm>(),
@@ -377,8 +376,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.linear_prob = linear_in_p(value_of(mod.prob));
   facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
   facts.has_slope = out.gradient && out.gradient->has_slope;
-  facts.prob_chooses = std::ranges::any_of(
-      ir::in_order(mod.prob), [](const Expr& e) { return e->op == Op::Where && ir::uses(e->args[0], Input::P); });
+  facts.keeps_zero = keeps_zero(mod.prob);
   facts.drops = drops;
   facts.draws = !drops && std::ranges::any_of(ir::in_order(mod.prob), [](const Expr& e) { return ir::draws(e->op); });
   facts.has_sink = mod.sink != nullptr;

@@ -71,7 +71,7 @@ struct Term {
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
 struct GradientParts {
   Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
-  bool has_slope = false, delta_of_o = true, keeps_zero = true;
+  bool has_slope = false, delta_of_o = true;
   bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
   /// With terms of Sum::gate, levels.element's index of the number that p is multiplied by, the same for all pairs of a

@@ -150,9 +150,8 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.cache.paged() && spec.sharing.decode()) return "it does not load pages in decode calls";
-  // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's. At D=64 a
-  // threshold took 2.1 ms in two walks and 1.6 in the portable kernel; at D=128 2.4 and 2.5 (H200, 2 x 16 x 8192).
-  return spec.sharing.decode() || (facts.prob_chooses && spec.d <= 64) ? why_not_prob(facts) : "";
+  // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's.
+  return spec.sharing.decode() ? why_not_prob(facts) : "";
 }
 
 /// The rows of a call's width and kind.

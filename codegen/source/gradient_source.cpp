@@ -197,7 +197,6 @@ std::string gradient_traits(const GradientParts& gradient, bool whole) {
   };
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
   if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
-  if (!gradient.keeps_zero) list.emplace_back(".keeps_zero = false");
   for (const Term::Sum sum : in_registers) says_count(sum);
   says_count(Term::Sum::gate);
   says_count(Term::Sum::diagonal);

@@ -127,6 +127,7 @@ std::string traits(const GpuParts& parts) {
   if (f.keep_block > 0) list.push_back(fmt::format(".keep_block = {}", f.keep_block));
   flag("has_prob", f.has_prob);
   flag("linear_prob", f.linear_prob, true);
+  flag("keeps_zero", f.keeps_zero, true);
   flag("drops", f.drops);
   flag("has_sink", f.has_sink);
   flag("skips", f.skips);

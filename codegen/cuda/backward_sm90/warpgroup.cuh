@@ -155,7 +155,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
       // As in gradient_of().
       const bool keeps = !two_walks<User> || score_keeps(user, pair, given);
       const float to = probability_of(user, pair, factor, e ? under.y : under.x, keeps && is_kept(nth), given);
-      if constexpr (!User::gradient.keeps_zero)
+      if constexpr (!User::traits.keeps_zero)
         if (!keeps || (e ? under.y : under.x) == infinity) this->mask_out(nth);
       if constexpr (!rounds_late) {
         const float of_v = prob_of(to, i, e, r, row, col, q, kv);

@@ -422,6 +422,7 @@ struct Traits {
                        ///< such block
   bool has_prob = false;      ///< prob() changes p
   bool linear_prob = true;    ///< prob() is a multiple of p, so it may act before the normalisation
+  bool keeps_zero = true;     ///< prob(0) is 0 for any values of the captured tensors
   bool drops = false;         ///< prob() is kept(drop_seed(), drop_share(), ...) ? p * drop_factor() : 0
   bool has_sink = false;      ///< sink() joins the denominator
   bool skips = false;         ///< some tiles of keys are not visited: by the mask, or by scores of -inf
@@ -429,11 +430,10 @@ struct Traits {
   float most = 0;             ///< see bounded
   Peak peak = Peak::unknown;  ///< where term() is largest. If it is not there, a call takes longer
   // Only for the choice of a kernel; sources do not contain these.
-  bool delta_of_o = true;     ///< of a backward: a row's delta is the product of dO and O
-  bool has_slope = false;     ///< of a backward: the derivative of scores is not 1 everywhere
-  bool prob_chooses = false;  ///< prob() is one of several by p, as a threshold's is
-  bool draws = false;         ///< prob() draws random numbers pair by pair
-  bool has_terms = false;     ///< gradients of captured tensors are asked for
+  bool delta_of_o = true;  ///< of a backward: a row's delta is the product of dO and O
+  bool has_slope = false;  ///< of a backward: the derivative of scores is not 1 everywhere
+  bool draws = false;      ///< prob() draws random numbers pair by pair
+  bool has_terms = false;  ///< gradients of captured tensors are asked for
   // ... of which a kernel for a whole backward sums some so: see Term::Sum.
   bool sums_items = false;      ///< by head or by key, in the warpgroups' registers
   bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair

@@ -12,7 +12,6 @@ namespace attune {
 struct GradientTraits {
   bool has_slope = false;    ///< slope() is not 1 everywhere
   bool delta_of_o = true;    ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  bool keeps_zero = true;    ///< prob(0) is 0 for any values of the captured tensors
   int by_head = 0;           ///< terms whose places depend only on b and h
   int by_row = 0;            ///< ... and on q
   int by_col = 0;            ///< ... and on kv, but not on q
@@ -236,7 +235,7 @@ __device__ inline PairNumbers gradient_of(const User& user, const Of& of, float 
   if constexpr (two_walks<User>) {
     if (!kept || end.under == infinity || !score_keeps(user, of, in.s)) return {0, 0};
     if (p == 0.0f) {
-      if (User::gradient.keeps_zero) return {0, 0};
+      if (User::traits.keeps_zero) return {0, 0};
       flow.score = out.dp = 0;
     }
   } else {

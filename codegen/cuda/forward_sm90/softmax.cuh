@@ -193,14 +193,15 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
                             fixed               ? most_of(user)
                             : m[1] == -infinity ? 0.0f
                                                 : m[1]};
-    constexpr float removed = -1;
+    constexpr float removed = -1;  // if prob(0) is 0, the power of -inf will do
+    const auto counts = [](float x, float of) { return User::traits.keeps_zero || x != of; };
     each([&](int i, int r, int e) {
       float& x = s[4 * i + 2 * r + e];
-      x = x == -infinity ? removed : power_of_two(scaled(x) - under[r]) * this->per_power[r];
+      x = counts(x, -infinity) ? power_of_two(scaled(x) - under[r]) * this->per_power[r] : removed;
     });
     this->template each_pair<Partial>(tile,
                                       [&](float& x, const auto& mod, const auto& row, const auto& col, Int q, Int kv) {
-                                        x = x == removed ? 0.0f : mod.prob(x, head, row, col, at, q, kv);
+                                        x = counts(x, removed) ? mod.prob(x, head, row, col, at, q, kv) : 0.0f;
                                       });
   }
 

@@ -77,7 +77,7 @@ struct KeysByQueries {
   static constexpr bool shares = Shareable<Row>;
   /// If exponents are multiples of scores, a masked-out score becomes -inf; otherwise, or if prob(0) may not be 0, each
   /// pair has a bit.
-  static constexpr bool removes_scores = User::traits.scaled && User::gradient.keeps_zero;
+  static constexpr bool removes_scores = User::traits.scaled && User::traits.keeps_zero;
   static constexpr bool drops = Drops, has_prob = User::traits.has_prob && !drops;
 
   const BackwardArgs& args;
@@ -199,7 +199,7 @@ struct KeysByQueries {
     return __uint_as_float(__float_as_uint(user.drop_factor(head)) & kept.mask(i, e, r));
   }
   /// Once weigh() has seen the pair: false if it adds nothing to any sum.
-  __device__ bool counts(int nth, float x) const { return User::gradient.keeps_zero ? x != 0.0f : is_kept(nth); }
+  __device__ bool counts(int nth, float x) const { return User::traits.keeps_zero ? x != 0.0f : is_kept(nth); }
   /// prob(P), and 0 for a pair that adds nothing: the factor of a masked-out one may be NaN.
   __device__ float prob_of(float x, int i, int e, int r, const Row& row, const Col& col, Int q, Int kv) const {
     if constexpr (drops)
