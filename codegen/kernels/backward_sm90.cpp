@@ -21,6 +21,7 @@ struct Tile {
   int path = 0;       ///< of an item through its heads' queries: path_of in backward_sm90/tile_scheduler.cuh
   /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
   int copies = 0;
+  int diagonals = 0;  ///< 1: a further warpgroup sums dS along diagonals
 };
 constexpr std::array members{
     TileMember<Tile>{{.name = "m", .least = 64, .most = 128, .step = 16}, &Tile::m},
@@ -31,6 +32,7 @@ constexpr std::array members{
     TileMember<Tile>{{.name = "completes", .least = 0, .most = 1, .yields = true}, &Tile::completes},
     TileMember<Tile>{{.name = "path", .least = 0, .most = 2, .yields = true}, &Tile::path},
     TileMember<Tile>{{.name = "copies", .least = 0, .most = 2, .yields = true}, &Tile::copies},
+    TileMember<Tile>{{.name = "diagonals", .least = 0, .most = 1}, &Tile::diagonals},
 };
 constexpr auto erased_members = members_of(members);
 constexpr const Companion* companions[] = {&sum_deltas,       &table_of_visits, &end_queries, &repair_whole,
@@ -96,7 +98,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
                     .alone = alone,
                     .completes = completes,
                     .path = sums_terms(facts) ? 0 : path_of(spec, kind),
-                    .copies = copies};
+                    .copies = copies,
+                    .diagonals = facts.sums_diagonals};
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   const bool only_order0 = !why_order0(facts).empty();
@@ -149,8 +152,10 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (sums_terms(facts) && (tile.completes || tile.path || tile.m == most_queries))
     return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
-  if (facts.sums_diagonals && tile.copies)
-    return "a warp that sums a captured tensor's gradient does not copy: copies must be 0";
+  if (facts.sums_diagonals && tile.copies) return "dS is summed where a bias would be copied: copies must be 0";
+  if (tile.diagonals != static_cast<int>(facts.sums_diagonals))
+    return facts.sums_diagonals ? "a further warpgroup sums a captured tensor's gradient: diagonals must be 1"
+                                : "no captured tensor's gradient is summed along diagonals: diagonals must be 0";
   if (const std::string why = why_order0(facts); !why.empty() && tile.order != 0) return why + ": order must be 0";
   if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
   if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
@@ -181,7 +186,7 @@ KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
                                 .element = gpu_element(spec.dtype).bytes,
                                 .wide = tile.copies == 2};
   return {.plan = std::move(plan),
-          .threads = BackwardLayout90::block.threads,
+          .threads = (tile.diagonals ? BackwardLayout90::summing : BackwardLayout90::block).threads,
           .shared_bytes = shared.bytes,
           .counts_tiles = true,
           .boxes = BoxRows{.q = tile.m, .k = tile.n, .v = tile.n, .o = tile.m},

@@ -110,24 +110,25 @@ __device__ inline void add_up(const BackwardArgs& args, Shared90Backward<Tile> s
 
 /// The warp that copies needs more registers next to consumers of order 3, which have some to spare.
 template <class Tile, class User>
-constexpr Block90 backward_block = loads_apart<User> && !(copies_for_backward<Tile, User> && Tile::order == 3)
-                                       ? BackwardLayout90::narrow
-                                       : BackwardLayout90::block;
+constexpr Block90 backward_block = User::gradient.by_diagonal > 0                       ? BackwardLayout90::summing
+                                   : copies_for_backward<Tile, User>&& Tile::order == 3 ? BackwardLayout90::block
+                                                                                        : BackwardLayout90::narrow;
 
 template <BackwardTile Tile, class User>
-__global__ void __launch_bounds__(BackwardLayout90::block.threads, 1)
+__global__ void __launch_bounds__(backward_block<Tile, User>.threads, 1)
     backward_sm90(const __grid_constant__ BackwardArgs args, const __grid_constant__ User user) {
   using Shared = Shared90Backward<Tile>;
-  static_assert(!Shared::turned || loads_apart<User>, "a warp that sums diagonals has no 80 queries");
-  static_assert(!completes_dq<Tile> || (Tile::ordered && !is_alone<Tile> && !Shared::turned && loads_apart<User>));
+  constexpr bool sums_diagonals = User::gradient.by_diagonal > 0;
+  static_assert(!(Shared::turned && sums_diagonals), "dS of 80 queries has no whole bands");
+  static_assert(!completes_dq<Tile> || (Tile::ordered && !is_alone<Tile> && !Shared::turned && !sums_diagonals));
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared shared{shared_address(memory)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < steps_kept; ++i) barrier_init(shared.known(i), 1);
     for (int i = 0; i < Tile::stages; ++i) {
-      shared.full()[i].init(loads_apart<User> ? 2 : 1, 8);
+      shared.full()[i].init(2, 8);
       shared.sum_full()[i].init(8, 1);
-      if constexpr (User::gradient.by_diagonal > 0) shared.ds_full()[i].init(8, 1);
+      if constexpr (sums_diagonals) shared.ds_full()[i].init(8, Diagonals90<Tile, User>::warps);
       if constexpr (completes_dq<Tile>) barrier_init(shared.sums_loaded(i), 1);
     }
     barrier_init(shared.k_full(), 1);
@@ -150,10 +151,12 @@ __global__ void __launch_bounds__(BackwardLayout90::block.threads, 1)
     if (warp == 0) Loader90Backward<Tile, User>{args, user, shared, static_cast<int>(threadIdx.x)}.run();
     if constexpr (!is_alone<Tile>)
       if (warp > 0 && warp <= Tile::stages && elected()) add_up(args, shared, warp - 1);
-    if constexpr (loads_apart<User>)
-      if (warp == 3) load_steps(args, user, shared, static_cast<int>(threadIdx.x) % 32);
-    if constexpr (User::gradient.by_diagonal > 0)
-      if (warp == 3) Diagonals90<Tile, User>{args, user, shared}.run();
+    if (warp == 3) load_steps(args, user, shared, static_cast<int>(threadIdx.x) % 32);
+  } else if (sums_diagonals && group == 3) {
+    if constexpr (sums_diagonals) {
+      registers_down<backward_block<Tile, User>.helping>();
+      Diagonals90<Tile, User>{args, user, shared, uniform(static_cast<int>(threadIdx.x) / 32) % 4}.run();
+    }
   } else {
     registers_up<backward_block<Tile, User>.computing>();
     const int thread = static_cast<int>(threadIdx.x) % warpgroup_threads;

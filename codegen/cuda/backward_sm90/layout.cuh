@@ -7,8 +7,9 @@
 namespace attune {
 
 struct BackwardLayout90 {
-  /// narrow: warps that load need few registers.
-  static constexpr Block90 block{}, narrow{.loading = 24, .computing = 240};
+  /// narrow: warps that load need few registers, and so do four that sum diagonals.
+  static constexpr Block90 block{}, narrow{.loading = 24, .computing = 240},
+      summing{.loading = 24, .computing = 232, .helping = 24};
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
   bool wide = false;                 ///< elements of f32 are copied for each pair
   int step_words = 12, steps_kept = 8;
@@ -25,7 +26,7 @@ struct BackwardLayout90 {
   // One barrier per kept step: its words have been written. Two per stage: full, then empty.
   int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8;
-  // For the warp that sums diagonals: full and empty for each buffer of dS. in_eights: a word, 1 if dK and dV can be
+  // For the warps that sum diagonals: full and empty for each buffer of dS. in_eights: a word, 1 if dK and dV can be
   // stored 8 elements at a time.
   int ds_full = keys_empty + 8, in_eights = ds_full + 16 * stages, bytes = in_eights + 8;
   // For a warp that copies into the memory of dS, in kernels without diagonals: an item's results have left it.

@@ -1,5 +1,5 @@
 // codegen/cuda/backward_sm90/producer.cuh — the producer warp of Hopper's backward, which finds the steps of its
-// block's items, and what loads a step: operands, lse and delta, by that warp or by one of its own
+// block's items, and the loading warp, which loads a step: operands, lse and delta
 #pragma once
 
 #include "codegen/cuda/backward_sm90/tile_scheduler.cuh"
@@ -94,7 +94,7 @@ __device__ inline void load_keys(const BackwardArgs& args, Shared90Backward<Tile
   load_boxes(shared.v(), shared.v_full(), {args.v_map, at.kv, at.kv_head, kv_batch});
 }
 
-// ---- a warp of its own -------------------------------------------------------------------------------------------
+// ---- the loading warp -------------------------------------------------------------------------------------------
 
 /// Takes the words of each step, which the producer warp writes once the step's stage is free.
 template <class Tile, class User>
@@ -155,7 +155,7 @@ struct Loader90Backward {
   const User& user;
   Shared shared;
   int lane;
-  unsigned count = 0, keys_phase = 0;  ///< count: steps handed over
+  unsigned count = 0;  ///< steps handed over
   /// The step found last, one word per lane. Whether it is its item's last depends on what follows it.
   int word = 0;
   /// The fields of an item lie in lanes, one each, because this warp has few registers. Four are those of
@@ -163,7 +163,6 @@ struct Loader90Backward {
   static constexpr int keys = 0, kv_head = 1, of_b = 2, rising = 3, q_start = 8, q_len = 9, kv_start = 10, kv_len = 11,
                        of_section = 12, nth_pass = 13, in_turn = 14;
   int held = 0;
-  RowEnd ends[rows_each_lane<Tile>];
 
   __device__ void put(int at, int x) { held = lane == at ? x : held; }
   __device__ int get(int at) const { return __shfl_sync(~0u, held, at); }
@@ -177,7 +176,6 @@ struct Loader90Backward {
     }
   }
 
-  /// This lane's rows: lse and delta are read long before the stage is free.
   __device__ void find(const Step& step) {
     word = lane == 0   ? step.what
            : lane == 1 ? step.queries
@@ -188,42 +186,16 @@ struct Loader90Backward {
            : lane == 6 ? step.sums
            : lane == 7 ? step.added_before
                        : held;
-    if (loads_apart<User> || step.what & (Step::empty | Step::stop)) return;
-    const Where where{step.b, step.h, get(q_len), get(kv_len)};
-    read_rows<Tile>(args, user, where, get(q_start), step.queries, lane,
-                    [&](int nth, const RowEnd& end) { ends[nth] = end; });
   }
 
   __device__ void hand_over(int more) {
     if (lane == 0) word |= more;
-    const int what = uniform(word), stage = static_cast<int>(count & 1);
     static_assert(Tile::stages == 2);
-    const StageBarriers barriers = shared.full()[stage];
-    const unsigned full = barriers.full;
-    const bool loads = !(what & (Step::empty | Step::stop));
-    barriers.acquire(count >> 1 & 1);
-    if (loads && !loads_apart<User>)
-#pragma unroll
-      for (int i = 0; i < rows_each_lane<Tile>; ++i) put_row(shared, stage, lane, i, ends[i]);
+    shared.full()[count & 1].acquire(count >> 1 & 1);
     if (lane < step_words) shared_put(step_word(shared, count, lane), word);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared.known(count));
     ++count;
-    if constexpr (!loads_apart<User>) {
-      const auto of_step = [&](int at) { return __shfl_sync(~0u, word, at); };
-      const StepAt at{of_step(2), of_step(3), of_step(q_start) + of_step(1) * m, of_step(kv_start) + of_step(4) * n,
-                      of_step(5)};
-      const bool begins = what & (Step::first | Step::empty);
-      // The consumers of an item without a step wait for nothing but `full`. It is given after the phase of keys_empty,
-      // which they could complete twice otherwise, before this thread has seen it once.
-      if (elected()) {
-        if (!(what & Step::empty)) load_queries(args, shared, what, stage, at);
-        if (begins) load_keys(args, shared, what, keys_phase, at);
-        if (what & Step::empty) load_queries(args, shared, what, stage, at);
-      }
-      __syncwarp();
-      if (begins) keys_phase ^= 1;
-    }
   }
 
   /// The tiles of keys within these bands.

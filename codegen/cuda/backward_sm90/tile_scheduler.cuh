@@ -12,15 +12,11 @@ namespace attune {
 
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
-/// A warp loads what the producer warp's steps need, unless it sums diagonals; then the producer warp loads too.
-template <class User>
-constexpr bool loads_apart = User::gradient.by_diagonal == 0;
-
 /// True if a warp copies what pairs read of a captured tensor into the memory that their dS will have; elements of f32
 /// need as much memory again. Warps read these elements before they write dS. Tile::copies is the size of an element in
 /// units of 16 bits.
 template <class Tile, class User>
-constexpr bool copies_for_backward = copies_reads<Tile>&& loads_apart<User>&& requires(const User user) {
+constexpr bool copies_for_backward = copies_reads<Tile>&& User::gradient.by_diagonal == 0 && requires(const User user) {
   requires sizeof(element_of(user.copied())) == 2 * Tile::copies;
 };
 

@@ -13,8 +13,8 @@ constexpr int warpgroup_threads = 128;
 struct Block90 {
   int consumers = 2;  ///< warpgroups that compute
   int loading = 40, computing = 232;
-  int drawing = 0;  ///< of a further warpgroup, which draws random numbers; 0: there is none
-  int threads = (1 + consumers + (drawing > 0)) * warpgroup_threads;
+  int helping = 0;  ///< of a further warpgroup, which draws random numbers or sums diagonals; 0: there is none
+  int threads = (1 + consumers + (helping > 0)) * warpgroup_threads;
 };
 
 /// Rows of tiles for Hopper lie in shared memory in chunks: the bytes of a row of a chunk, which TMA swizzles.

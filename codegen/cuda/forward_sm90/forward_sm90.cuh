@@ -147,7 +147,7 @@ __device__ inline void forward_block(const ArgsOf<Tile, ForwardArgs>& args, cons
       if (thread >= 64) FindColumns90<Tile, User>{{args, user, shared, uniform(thread / 32 - 2), thread % 32}}.run();
   } else if (is_drawn<Tile> && group > Tile::m / 64) {
     if constexpr (is_drawn<Tile>) {
-      registers_down<block_of<Tile>.drawing>();
+      registers_down<block_of<Tile>.helping>();
       const int warp = uniform(thread / 32) - (Tile::m / 16 + 4);
       DrawWords90<Tile, User>{{args, user, shared, warp, thread % 32}}.run();
     }

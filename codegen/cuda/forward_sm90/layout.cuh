@@ -18,7 +18,7 @@ constexpr Block90 forward_block90(int m, int blocks = 1, bool per_entry = false,
                        : blocks == 1 ? (per_entry ? 224 : 232)
                        : blocks == 2 ? (per_entry ? 200 : 216)
                                      : 128,
-          .drawing = !drawn      ? 0
+          .helping = !drawn      ? 0
                      : per_entry ? 56
                                  : 48};
 }
