@@ -14,6 +14,8 @@ Shape usual() {
       .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 200, .d = 64, .dv = 64, .dtype = DType::bf16};
 }
 
+constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+
 /// How to compute gradients.
 struct By {
   DType type = DType::bf16;  ///< of the bias's gradient
@@ -32,6 +34,9 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
   Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
   engine.backward = [&, preference = codegen::Preference{codegen::variant(by.kernel), true, ""}](
                         const Subject& subject, const Backward& call, const compiler::Problem& problem) {
+    // Each element has to be stored, as those of tiles that no one visits.
+    for (const Backward::Captured& one : call.captured)
+      each_element(one.into, [&](std::int64_t offset) { runtime::store(one.into, offset, nan); });
     on_device(subject, call, problem, {.preference = &preference, .ds_bytes = by.ds_bytes});
   };
   return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured_type = by.type})
@@ -46,8 +51,6 @@ Captured dense(std::vector<std::int64_t> shape, DType type = DType::bf16) {
 }
 
 Captured table_of(std::int64_t length) { return dense({length}, DType::f32); }
-
-constexpr double inf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -116,6 +119,48 @@ TEST_CASE("launches for some of the keys each keep their dS in the same workspac
     if (in_turn(nth++, 3))
       CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 300", dense({2, 130, 704}), longer,
                   {.kernel = "backward_sm90:copies=" + copies, .ds_bytes = 2 * of_tile, .prob = "p * p"}) == "");
+}
+
+TEST_CASE("dS of tiles that the mask leaves empty is not read: it was never written", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape shape = usual();
+  shape.q_heads = 4, shape.kv_heads = 2, shape.q_len = 270, shape.kv_len = 403;
+  const Captured heads = dense({4, 270, 403}), pairs = dense({2, 4, 270, 408}), entries = dense({2, 270, 403}),
+                 of_even = dense({4, 270, 408}), table = table_of(672),
+                 documents(DType::f32, {403}, {1}, [](std::int64_t i) { return static_cast<double>(i * i / 30000); });
+  const std::int64_t of_tile = 2 * 4 * 270 * 128 * 2;
+  std::size_t nth = 0;
+  for (const std::int64_t d : {64, 128}) {
+    shape.d = shape.dv = d;
+    // The last two leave rows without keys.
+    for (const char* mask : {"kv <= q", "kv <= q && q - kv < 70", "kv > q + 170", "kv <= q - 140"})
+      for (const std::int64_t ds_bytes : {std::int64_t{1} << 30, of_tile}) {
+        if (const std::size_t n = nth++; !in_turn(n, 16)) continue;
+        INFO(d << ' ' << mask << ' ' << ds_bytes);
+        CHECK(wrong("s + bias[h, q, kv]", mask, heads, shape, {.ds_bytes = ds_bytes}) == "");
+        CHECK(wrong("s + bias[h, q, kv] + more[b, q, kv]", mask, heads, shape, {.ds_bytes = ds_bytes}, &entries) == "");
+        CHECK(wrong("s + bias[h, q, kv] + more[q - kv + 402]", mask, heads, shape, {.ds_bytes = ds_bytes}, &table) ==
+              "");
+      }
+    // Lists of tiles.
+    for (const std::int64_t ds_bytes : {std::int64_t{1} << 30, of_tile}) {
+      if (const std::size_t n = nth++; !in_turn(n, 16)) continue;
+      INFO(d << " documents " << ds_bytes);
+      CHECK(wrong("s + bias[h, q, kv]", "kv <= q && more[q] == more[kv]", heads, shape, {.ds_bytes = ds_bytes},
+                  &documents) == "");
+      CHECK(wrong("s + bias[h, q, kv] + 0.01f * more[abs(q - kv)]", "kv <= q && more[q] == more[kv]", heads, shape,
+                  {.ds_bytes = ds_bytes}, &documents) == "");
+    }
+    // dS is the gradient, which has zeros there.
+    if (const std::size_t n = nth++; in_turn(n, 4)) {
+      Shape even = shape;
+      even.kv_len = 408;
+      CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q && q - kv < 70", pairs, even) == "");
+      CHECK(wrong("s + bias[b, h, q, kv] + more[h, q, kv]", "kv <= q", pairs, even, {}, &of_even) == "");
+      CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q && more[q] == more[min(kv, 402)]", pairs, even, {}, &documents) ==
+            "");
+    }
+  }
 }
 
 TEST_CASE("dS is multiplied by the derivative of the score by its bias", "[emulated]") {
@@ -200,7 +245,7 @@ TEST_CASE("what masked-out pairs hold does not reach the gradient of a dense bia
   if (skipped_without_compiler()) return;
   const auto odd = [](std::int64_t i) {
     const std::int64_t q = i / 200 % 150, kv = i % 200;
-    return kv > q ? (kv % 2 ? inf : std::numeric_limits<double>::quiet_NaN()) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
+    return kv > q ? (kv % 2 ? inf : nan) : q % 9 == 0 || kv % 5 == 0 ? -inf : 0.5;
   };
   CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q", {DType::bf16, {2, 2, 150, 200}, {60000, 30000, 200, 1}, odd},
               usual()) == "");

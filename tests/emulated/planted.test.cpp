@@ -34,6 +34,7 @@ struct Planted {
     turned90,
     completed90,
     stored90,
+    skipped90,
     summed90,
     e4m3,
     long90,
@@ -217,6 +218,10 @@ const Planted all[] = {
      "store_ds(stage, clock);\n    named_sync(ds_shared, 2 * warpgroup_threads);\n    await_issue", stored90},
     {"the stage is released while dS is stored", "backward_sm90/warpgroup.cuh",
      "if constexpr (stores_ds) store_wait_read();", "", stored90},
+    {"dS of tiles that no item visits is read", "companions/sum_ds.cuh",
+     "this->is_stored(entry, at[i], first / Tile::m, tile);", "true;", skipped90},
+    {"the tile of keys behind a band counts as visited", "parts/entry.cuh", "kv_tile < end_tile_of(",
+     "kv_tile <= end_tile_of(", skipped90},
     {"sums of a head go to the next one's place", "backward_sm90/warpgroup.cuh",
      "if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();", "", summed90},
     {"each thread of a key adds the sum of all four", "backward_sm90/warpgroup.cuh",
@@ -297,7 +302,7 @@ Shape shape_of(Planted::Call call) {
 }
 bool is_backward(Planted::Call call) {
   return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
-         call == summed90 || call == backward_f32 || call == wide90;
+         call == skipped90 || call == summed90 || call == backward_f32 || call == wide90;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
@@ -342,16 +347,19 @@ Attention fresh(Planted::Call call) {
     text.capture("key", Tensor(numbers.data(), DType::f32, {310}));
     return {.score = text.score(fmt::format("s + {:.3f}f * key[kv] + 0.01f * gate[h] * f32(kv - q)", by))};
   }
-  if (call != dense90 && call != distant90 && call != stored90) return {.score = [=](Float s, At) { return s * by; }};
+  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90)
+    return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
   Text text;
   text.capture("bias", Tensor(numbers.data(), DType::bf16, {150, 312}));
   // A literal: attentions that differ in a parameter alone have the same kernel.
   const std::string factor = fmt::format("{:.3f}f", by);
-  return {.score = text.score(call == stored90  ? "s + " + factor + " * bias[q, kv]"
-                              : call == dense90 ? "s * " + factor + " + bias[q, kv]"
-                                                : "s * " + factor + " + bias[3, q - kv + 150] * bias[4, q - kv]")};
+  Attention out{.score = text.score(call == dense90     ? "s * " + factor + " + bias[q, kv]"
+                                    : call == distant90 ? "s * " + factor + " + bias[3, q - kv + 150] * bias[4, q - kv]"
+                                                        : "s + " + factor + " * bias[q, kv]")};
+  if (call == skipped90) out.mask = mods::causal();
+  return out;
 }
 
 std::string path_of(const Planted& one) { return fmt::format("codegen/cuda/{}", one.file); }
@@ -406,9 +414,9 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
   for (std::size_t nth = 0; const Planted::Call call :
-                            {sm80,       decode,     sm90,     over90,      empty90,      late90,   blocks90, parts90,
-                             backward80, backward90, turned90, completed90, stored90,     summed90, e4m3,     dense90,
-                             distant90,  tanh90,     f32,      mla,         backward_f32, wide90}) {
+                            {sm80,       decode,     sm90,     over90,      empty90,  late90,       blocks90, parts90,
+                             backward80, backward90, turned90, completed90, stored90, skipped90,    summed90, e4m3,
+                             dense90,    distant90,  tanh90,   f32,         mla,      backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

@@ -198,10 +198,6 @@ struct Loader90Backward {
     ++count;
   }
 
-  /// The tiles of keys within these bands.
-  static __device__ int first_of(const Bands& bands) { return max(bands.begin, 0) / n; }
-  static __device__ int end_of(const Bands& bands, Where at) { return (min(bands.end, at.kv_len) + n - 1) / n; }
-
   /// Finds the sets per section: args.section, or more if items are short, because short items start in faster
   /// succession; and for path 2 whether items have few steps per head. The steps per item come from a table, or from
   /// the bands of 32 sampled tiles, one per lane, which are spread over all heads and along the queries, or lie in the
@@ -219,7 +215,7 @@ struct Loader90Backward {
       const int begin = tile * m, end = min(begin + m, at.q_len);
       if (begin < end) {
         const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
-        visits = static_cast<float>(max(end_of(bands, at) - first_of(bands), 0)) * tiles;
+        visits = static_cast<float>(max(end_tile_of(bands, at.kv_len, n) - first_tile_of(bands, n), 0)) * tiles;
       }
       keys = static_cast<float>((at.kv_len + n - 1) / n);
 #pragma unroll
@@ -246,10 +242,7 @@ struct Loader90Backward {
     constexpr int apart = is_alone<Tile> ? 0 : -1;
     if (tile >= tiles) return -1;
     if constexpr (User::traits.listed) {
-      const int head = (args.tile_batches == 1 ? 0 : at.b) * args.tile_heads + (args.tile_heads == 1 ? 0 : at.h),
-                row = head * ((args.kv_len + n - 1) / n) + keys;
-      const auto visit = static_cast<unsigned>(
-          __ldg(args.tiles + static_cast<long long>(row) * args.tile_stride + tile));
+      const unsigned visit = visit_of(args, at, n, tile, keys);
       if (visit == 0) return apart;
       const unsigned below = visit >> Visit::below_at & Visit::most_tiles, above = (visit >> Visit::above_at) - 1;
       const bool last = completes_dq<Tile> && (falls ? above : below) == 0;
@@ -258,7 +251,7 @@ struct Loader90Backward {
       return 4 * met_as(static_cast<int>(falls ? below : above), last) + kept;
     }
     const Bands bands = user.bands(user.head(at), at, args.q_offset + begin, args.q_offset + end);
-    const int from = first_of(bands), to = end_of(bands, at), kv = keys * n;
+    const int from = first_tile_of(bands, n), to = end_tile_of(bands, at.kv_len, n), kv = keys * n;
     if (keys < from || keys >= to) return apart;
     const bool whole = end - begin == m && bands.full_begin <= kv && kv + n <= min(bands.full_end, at.kv_len);
     const bool last = completes_dq<Tile> && keys == (falls ? to - 1 : from);

@@ -42,13 +42,6 @@ constexpr int step_words = sizeof(Step) / 4;
 /// them.
 constexpr int steps_kept = 8;
 
-/// True if a tile of keys holds all keys of a sequence. Its dQ is then complete: consumers store it, and nothing is
-/// added up in memory. Every tile of queries is visited, so that each gets its dQ.
-template <class Tile>
-constexpr bool is_alone = requires {
-  requires Tile::alone != 0;
-};
-
 /// True if the item that visits queries last loads their sums, adds its own dQ and stores the result.
 template <class Tile>
 constexpr bool completes_dq = requires {

@@ -332,8 +332,9 @@ constexpr int diagonals_threads = 128;
 /// Threads of a block of sum_sinks.cuh, and its rows.
 constexpr int sum_sinks_threads = 128, sum_sinks_rows = 1024;
 
-/// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor.
-constexpr int sum_ds_threads = 256, sum_ds_blocks = 8;
+/// Threads of a block of sum_ds.cuh, and its blocks per multiprocessor: several times as many as run at once, because
+/// parts without stored dS take less time.
+constexpr int sum_ds_threads = 256, sum_ds_blocks = 16;
 
 /// Where a backward stores dS: the last but one member of such a kernel's `User`. A launch may be for some of the keys
 /// of each batch entry or sequence.

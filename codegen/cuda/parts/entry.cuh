@@ -21,6 +21,13 @@ constexpr bool has_fixed_split = requires {
   requires Tile::fixed_split;
 };
 
+/// True if a tile of keys holds all keys of a sequence. Its dQ is then complete: consumers store it, and nothing is
+/// added up in memory. Every tile of queries is visited, so that each gets its dQ.
+template <class Tile>
+constexpr bool is_alone = requires {
+  requires Tile::alone != 0;
+};
+
 /// True if several blocks share the keys of a tile of queries.
 template <class Tile>
 constexpr bool is_in_parts = requires {
@@ -172,8 +179,14 @@ __device__ inline Bands counted_from(int offset, Bands bands) {
   return bands;
 }
 
+/// The tiles of `n` keys that bands reach: the first one, and the one behind the last.
+__device__ inline int first_tile_of(const Bands& bands, int n) { return max(bands.begin, 0) / n; }
+__device__ inline int end_tile_of(const Bands& bands, int kv_len, int n) {
+  return (min(bands.end, kv_len) + n - 1) / n;
+}
+
 __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
-  const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
+  const int begin = first_tile_of(bands, n), end = end_tile_of(bands, kv_len, n);
   Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};
   if (walk.count == 0) return walk;
   // A tile that reaches past the last key is partial.
@@ -214,6 +227,24 @@ __device__ inline Walk walk_of_keys(const User& user, const Entry& entry, Where 
                              entry.key(end));
   for (int* side : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *side -= entry.q_offset;
   return walk_bands(bands, entry.queries.length, m);
+}
+
+/// What a table of visits says about two tiles: a Visit, or 0. Keys are in tiles of `n`.
+__device__ inline unsigned visit_of(const Entries& of, Where at, int n, int q_tile, int kv_tile) {
+  const int head = (of.tile_batches == 1 ? 0 : at.b) * of.tile_heads + (of.tile_heads == 1 ? 0 : at.h),
+            row = head * ((of.kv_len + n - 1) / n) + kv_tile;
+  return static_cast<unsigned>(__ldg(of.tiles + static_cast<long long>(row) * of.tile_stride + q_tile));
+}
+
+/// True if a kernel for a whole backward visits these tiles of an entry that has both.
+template <class Tile, class User>
+__device__ inline bool are_visited(const Entries& of, const User& user, const Entry& entry, Where at,
+                                   const typename User::Head& head, int q_tile, int kv_tile) {
+  if constexpr (is_alone<Tile>) return true;
+  if constexpr (User::traits.listed) return visit_of(of, at, Tile::n, q_tile, kv_tile) != 0;
+  const int begin = q_tile * Tile::m, end = min(begin + Tile::m, entry.queries.length);
+  const Bands bands = user.bands(head, at, entry.query(begin), entry.query(end));
+  return kv_tile >= first_tile_of(bands, Tile::n) && kv_tile < end_tile_of(bands, at.kv_len, Tile::n);
 }
 
 // ---- sections: operands of their sets stay in the L2 cache together -------------------------------------------------

@@ -485,8 +485,6 @@ void BackwardRun::whole() {
   auto* const added = take<float>(dq_sums);
   auto* const counters = take<unsigned>(counter_words);
   auto* const along_diagonals = take<float>(diagonal_sums);
-  const std::int64_t ds_words = dense_ ? dense_->ds.size() * static_cast<std::int64_t>(size_of(dense_->ds.dtype)) / 4
-                                       : 0;
   if (dense_ && !dense_->is_gradient) dense_->ds.data = take<unsigned short>(dense_->ds.size());
   auto* const lists = take<int>(whole_.lists.ints());
   if (!begin()) return;
@@ -520,8 +518,6 @@ void BackwardRun::whole() {
                                                                             : of_launch;
     args.next = first ? counters + next_item : counters + added_tiles + tiles_of_dq + nth;
     args.kv_places = static_cast<int>(tiles);
-    // Pairs of tiles that no item visits.
-    if (dense_ && dense_->cleared) clear(dense_->ds.data, ds_words);
     const codegen::LaunchCall launch = launch_of(whole_, std::min(sets_of_kv() * tiles, most_blocks));
     if (first) {
       put_deltas(whole_, args);

@@ -9,19 +9,6 @@
 #include "runtime/engines/cuda/operands.h"
 
 namespace attune::runtime::cuda {
-namespace {
-
-std::int64_t bytes_of(const Tensor& t) { return t.size() * static_cast<std::int64_t>(size_of(t.dtype)); }
-
-/// True if a tensor's elements lie in one run of whole words.
-bool is_clearable(const Tensor& t) {
-  std::int64_t step = 1;
-  for (auto d = static_cast<std::size_t>(t.rank); d-- > 0; step *= t.shape[d])
-    if (t.shape[d] > 1 && t.strides[d] != step) return false;
-  return bytes_of(t) % static_cast<std::int64_t>(sizeof(unsigned)) == 0;
-}
-
-}  // namespace
 
 DenseGradients dense_gradients(const Call& of, std::span<const Captured> captured, const LoadedKernel& kernel,
                                std::int64_t q_tiles, std::int64_t ds_bytes) {
@@ -30,13 +17,12 @@ DenseGradients dense_gradients(const Call& of, std::span<const Captured> capture
   const std::int64_t kv_tiles = ceil_div(p.kv.length, std::int64_t{tile.n});
   const Tensor& q = of.backward().q;
   DenseGradients out;
-  out.cleared = kernel.skips;
   for (const codegen::DsTerm& term : codegen::ds_terms(of.mod.mod, wanted_of(of, captured))) {
     std::optional<DenseGradient> one = dense_gradient(of, captured, term);
     if (!one) throw Bug("a kernel stores dS for a gradient that is not made of it");
     const Tensor& to = *one->of->into;
     one->is_ds = !out.is_gradient && !p.q.packed() && p.q_offset == 0 && one->one_each && !term.factor &&
-                 to.dtype == q.dtype && has_boxes(one->as_pairs) && (!out.cleared || is_clearable(to));
+                 to.dtype == q.dtype && has_boxes(one->as_pairs);
     if (one->is_ds) out.is_gradient = true, out.tiles = kv_tiles, out.ds = one->as_pairs;
     out.each.push_back(*one);
   }

@@ -15,7 +15,6 @@ namespace attune::runtime::cuda {
 struct DenseGradients {
   std::vector<DenseGradient> each;  ///< in the order of the kernel's terms
   bool is_gradient = false;         ///< dS is stored straight into one of them
-  bool cleared = false;             ///< pairs of tiles that no item visits are 0
   std::int64_t tiles = 0;           ///< of keys, in one launch
   Tensor ds{};                      ///< dS of one launch: the gradient itself, or without memory
 
