@@ -278,7 +278,7 @@ constinit const Companion sum_deltas{
     .name = "sum_deltas_sm80",
     .source = [](const GpuParts& parts,
                  const KernelPlan& plan) { return source_beside(parts, once_more(parts, plan), "sum_deltas_sm80"); },
-    .needed = [](const GpuParts& parts, const KernelPlan&) { return !parts.gradient->delta_of_o; },
+    .needed = [](const GpuParts& parts, const KernelPlan&) { return parts.gradient->delta_degree == 0; },
     .grid = once_more_grid,
     .threads = 2 * once_more_queries,
     .early = true,
@@ -311,7 +311,7 @@ constinit const Companion delta_rows{
     .role = "rows",
     .name = "rows",
     .source = [](const GpuParts& parts,
-                 const KernelPlan& plan) { return rows_source(rows_spec(plan.spec, parts.gradient->delta_of_o)); },
+                 const KernelPlan& plan) { return rows_source(rows_spec(plan.spec, parts.gradient->delta_degree)); },
     .needed = [](const GpuParts& parts, const KernelPlan&) { return parts.gradient.has_value(); },
     .grid =
         [](const LaunchCall& call) {

@@ -145,7 +145,7 @@ Kept kept_of(const Expr& e) {
 /// What p is multiplied by, if it is the same for all pairs of a row that are not dropped; else null. The sum of p dP
 /// over a row is then delta over this number.
 Expr gate_of(const Mod& mod) {
-  if (!delta_is_of_o(mod.prob) || !linear_in_p(mod.prob)) return nullptr;
+  if (delta_degree(mod.prob) != 1 || !linear_in_p(mod.prob)) return nullptr;
   const Expr gate = kept_of(mod.dprob.by).x;
   return is_of_row(gate) ? gate : nullptr;
 }
@@ -235,7 +235,7 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
   const Mod& mod = lowered.mod;
   GradientParts out{.wanted = wanted,
                     .has_slope = !ir::is_literal(mod.dscore.by, 1),
-                    .delta_of_o = delta_is_of_o(mod.prob),
+                    .delta_degree = delta_degree(mod.prob),
                     .removes = lowered.removes() || mod.score->op != Op::Input,
                     .terms = {},
                     .ds = may_store ? ds_terms(mod, wanted) : std::vector<DsTerm>(),
@@ -351,7 +351,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   if (wanted) out.gradient = gradient_parts(lowered, *wanted, may_store, scale, roots);
   out.dropped = roots.size();
   // A custom derivative is not that of dropout.
-  const bool drops = (!wanted || delta_is_of_o(mod.prob)) && add_dropped(roots);
+  const bool drops = (!wanted || delta_degree(mod.prob) == 1) && add_dropped(roots);
   out.levels = compiler::level(roots);
   facts.has_keep = !ir::is_literal(out.keep(), 1);
   facts.keeps_by_fields = facts.has_keep && asks_fields_alone(out.keep()) && read_captures(out.levels.col);
@@ -373,8 +373,9 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.masked = !ir::is_literal(mask, 1);
   facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
-  facts.linear_prob = linear_in_p(value_of(mod.prob));
-  facts.delta_of_o = !out.gradient || out.gradient->delta_of_o;
+  const double degree = degree_in_p(value_of(mod.prob));
+  facts.degree = degree <= most_degree ? static_cast<float>(degree) : 0;
+  facts.delta_of_o = !out.gradient || out.gradient->delta_degree > 0;
   facts.has_slope = out.gradient && out.gradient->has_slope;
   facts.keeps_zero = keeps_zero(mod.prob);
   facts.drops = drops;

@@ -71,8 +71,9 @@ struct Term {
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
 struct GradientParts {
   Wanted wanted;  ///< captured tensors whose gradients are asked for, by slot
-  bool has_slope = false, delta_of_o = true;
-  bool removes = true;  ///< as in GradientTraits of cuda/contract/gradient.cuh
+  bool has_slope = false;
+  double delta_degree = 1;  ///< a row's delta is this times dO . O; 0: a sum over the row's pairs
+  bool removes = true;      ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
   /// With terms of Sum::gate, levels.element's index of the number that p is multiplied by, the same for all pairs of a
   /// row that are not dropped. Delta over this number is the row's sum of p dP. Where it is 0 or far from 1, delta is
@@ -121,6 +122,9 @@ struct GpuParts {
   const ir::Expr& drop_share() const { return levels.element[dropped + 1]; }
   const ir::Expr& drop_factor() const { return levels.element[dropped + 2]; }
 };
+
+/// The largest Traits::degree. Kernels have powers and their sums up to some 2^27: to the fourth, f32 holds them.
+constexpr double most_degree = 4;
 
 /// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels
 /// that iterate over queries, so that `listed` refers to lists of tiles of queries. `may_store`: gradients of dense

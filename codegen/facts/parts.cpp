@@ -13,39 +13,74 @@ using ir::Expr, ir::Input, ir::Op;
 
 namespace {
 
-/// True if `e` is p times something that does not depend on p; `by_pieces`: or is one of several such, and p may choose
-/// which.
-bool multiple_of_p(const Expr& e, bool by_pieces) {
-  const auto free_of_p = [](const Expr& x) { return !ir::uses(x, Input::P); };
-  const auto is_multiple = [&](const Expr& x) { return multiple_of_p(x, by_pieces); };
-  if (e->op == Op::Input) return e->bits == static_cast<std::uint32_t>(Input::P);
-  if (ir::is_literal(e, 0)) return true;
-  const auto args = e->arguments();
-  switch (e->op) {
-    case Op::Mul: return (free_of_p(args[0]) && is_multiple(args[1])) || (is_multiple(args[0]) && free_of_p(args[1]));
-    case Op::Div: return is_multiple(args[0]) && free_of_p(args[1]);
-    case Op::Neg: return is_multiple(args[0]);
-    case Op::Add:
-    case Op::Sub: return is_multiple(args[0]) && is_multiple(args[1]);
-    case Op::Min:
-    case Op::Max: return by_pieces && is_multiple(args[0]) && is_multiple(args[1]);
-    case Op::Where: return (by_pieces || free_of_p(args[0])) && is_multiple(args[1]) && is_multiple(args[2]);
-    default: return false;  // unknown expressions take the general way, which is always right
-  }
+/// How an expression scales with p: c p makes it c^degree times as much, for every c > 0.
+struct Scaling {
+  double degree = 0;
+  bool by_pieces = false;  ///< it is one of several expressions, and p may choose which
+};
+
+/// Null for unknown expressions, which take the general way, which is always right.
+std::optional<Scaling> scaling_of(const Expr& prob) {
+  ir::DigestMap<std::optional<Scaling>> found;
+  const auto uses_p = [](const Expr& x) { return ir::uses(x, Input::P); };
+  const auto one_of = [&](const Expr& a, const Expr& b, bool by_pieces) -> std::optional<Scaling> {
+    const auto &x = found.at(a->digest), &y = found.at(b->digest);
+    if (!x || !y) return std::nullopt;
+    // 0 scales in every way.
+    const bool any_x = ir::is_literal(a, 0), any_y = ir::is_literal(b, 0);
+    if (!any_x && !any_y && x->degree != y->degree) return std::nullopt;
+    return Scaling{any_x ? y->degree : x->degree, by_pieces || x->by_pieces || y->by_pieces};
+  };
+  const auto scaling = [&](const Expr& e) -> std::optional<Scaling> {
+    if (!uses_p(e)) return Scaling{};
+    if (e->op == Op::Input) return Scaling{1};
+    const auto args = e->arguments();
+    switch (e->op) {
+      case Op::Neg: return found.at(args[0]->digest);
+      case Op::Add:
+      case Op::Sub: return one_of(args[0], args[1], false);
+      case Op::Min:
+      case Op::Max: return one_of(args[0], args[1], true);
+      case Op::Where: return one_of(args[1], args[2], uses_p(args[0]));
+      case Op::Mul: {
+        const auto &x = found.at(args[0]->digest), &y = found.at(args[1]->digest);
+        if (!x || !y) return std::nullopt;
+        return Scaling{x->degree + y->degree, x->by_pieces || y->by_pieces};
+      }
+      // Divided by p, prob(0) would be NaN.
+      case Op::Div: return uses_p(args[1]) ? std::nullopt : found.at(args[0]->digest);
+      case Op::Sqrt: {
+        const auto& x = found.at(args[0]->digest);
+        return x ? std::optional(Scaling{x->degree / 2, x->by_pieces}) : std::nullopt;
+      }
+      default: return std::nullopt;
+    }
+  };
+  for (const Expr& e : ir::in_order(prob)) found.emplace(e->digest, scaling(e));
+  return found.at(prob->digest);
 }
 
 }  // namespace
 
-bool linear_in_p(const Expr& e) { return multiple_of_p(e, false); }
+double degree_in_p(const Expr& prob) {
+  if (ir::is_literal(prob, 0)) return 1;
+  const auto found = scaling_of(prob);
+  return found && !found->by_pieces ? found->degree : 0;
+}
 
-bool delta_is_of_o(const Expr& prob) {
-  // Unless a custom expression gives another prob'.
+double delta_degree(const Expr& prob) {
+  // A custom expression may give another prob'.
   const auto is_custom = [](const Expr& e) { return e->op == Op::Custom; };
-  return multiple_of_p(prob, true) && std::ranges::none_of(ir::in_order(prob), is_custom);
+  if (ir::is_literal(prob, 0)) return 1;
+  const auto found = scaling_of(prob);
+  if (!found || std::ranges::any_of(ir::in_order(prob), is_custom)) return 0;
+  // Where a row's p are 1 / n, o is some n^(1 - k), which f16 cannot hold where k is 3 and n a thousand.
+  constexpr double most = 2;
+  return found->degree <= most ? found->degree : 0;
 }
 
 bool keeps_zero(const Expr& prob) {
-  if (delta_is_of_o(prob)) return true;
+  if (const auto found = scaling_of(prob); found && found->degree > 0) return true;
   const Expr p = ir::input(Input::P);
   const ir::Interval at_zero = ir::range(ir::substitute(prob, {{p->digest, ir::real(0)}}));
   return at_zero.numbers() && at_zero.lo == 0 && at_zero.hi == 0;
@@ -126,7 +161,7 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted) {
   add(mod.dscore, false);
   add(mod.dprob, true);
   fill(out, mod, roots);
-  out.prob_linear = delta_is_of_o(mod.prob);
+  out.prob_linear = delta_degree(mod.prob) == 1;
   return out;
 }
 

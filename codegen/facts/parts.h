@@ -55,11 +55,14 @@ struct BackwardParts : ForwardParts {
 using Wanted = std::vector<bool>;
 BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
+/// The k > 0 with which prob(c p) is c^k prob(p) for every c > 0, as 2 of `p * p * g[h]`, so that prob() can act before
+/// the normalisation; prob(0) is then 0. 0: there is none.
+double degree_in_p(const ir::Expr& prob);
 /// True if `e` is p times something that does not depend on p.
-bool linear_in_p(const ir::Expr& e);
-/// True if p prob'(p) == prob(p), as of thresholds. The sum of p dp over a row, which the softmax's gradient subtracts,
-/// is then dO . O, and prob(0) is 0.
-bool delta_is_of_o(const ir::Expr& prob);
+inline bool linear_in_p(const ir::Expr& e) { return degree_in_p(e) == 1; }
+/// The k > 0 with which p prob'(p) is k prob(p), as 1 of thresholds. The sum of p dp over a row, which the softmax's
+/// gradient subtracts, is then k dO . O, and prob(0) is 0. 0: there is none that is precise enough.
+double delta_degree(const ir::Expr& prob);
 /// True if prob(0) is 0 for any values of the captured tensors: a masked-out pair may then count as one whose p is 0.
 bool keeps_zero(const ir::Expr& prob);
 

@@ -53,7 +53,7 @@ std::string why_not(const KernelSpec& spec, const Traits&) {
 /// they do not.
 std::string why_order0(const Traits& facts) {
   if (facts.items_ask_s) return "a captured tensor's gradient is a sum of more than P, dP and delta";
-  return facts.has_prob && !facts.linear_prob && facts.has_slope ? "the prob mod's derivative reads p" : "";
+  return facts.has_prob && facts.degree != 1 && facts.has_slope ? "the prob mod's derivative reads p" : "";
 }
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.

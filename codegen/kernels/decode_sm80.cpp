@@ -39,7 +39,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_16_bits(spec); !why.empty()) return why;
   if (spec.strides.load != 16)
     return "it loads 16 bytes at a time, and some rows of q, k and v are not aligned to 16 bytes";
-  return why_not_prob(facts);
+  return why_needs_sum(facts);
 }
 
 constexpr int element = 2;  ///< bytes of an element of q

@@ -42,7 +42,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
     return fmt::format("it supports heads up to {} wide; D is {} and Dv is {}", widest, spec.d, spec.dv);
   if (spec.sharing.rows != QueryRows::many) return "splitting keys and values for so few queries would take longer";
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
-  return why_not_prob(facts);
+  return why_needs_sum(facts);
 }
 
 /// A tile, and the calls that it is for.

@@ -151,7 +151,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.cache.paged() && spec.sharing.decode()) return "it does not load pages in decode calls";
   // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's.
-  return spec.sharing.decode() ? why_not_prob(facts) : "";
+  return spec.sharing.decode() ? why_needs_sum(facts) : "";
 }
 
 /// The rows of a call's width and kind.

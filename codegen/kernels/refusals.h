@@ -32,8 +32,13 @@ inline std::string why_not_per_entry(const KernelSpec& spec) {
   return spec.cache.per_entry ? "entries have their own lengths, positions or pages" : "";
 }
 inline std::string why_not_prob(const Traits& facts) {
-  if (!facts.has_prob || facts.linear_prob) return {};
-  return "the prob mod is not a multiple of p, so it needs each row's sum first";
+  if (!facts.has_prob || facts.degree == 1) return {};
+  return "the prob mod is not a multiple of p";
+}
+/// For kernels that walk over a row's keys once.
+inline std::string why_needs_sum(const Traits& facts) {
+  if (!facts.has_prob || facts.degree > 0) return {};
+  return "the prob mod is neither a multiple of p nor one of a power of p, so it needs each row's sum first";
 }
 
 // ---- backward ----
@@ -46,7 +51,7 @@ inline std::string why_not_backward90(const KernelSpec& spec) {
 /// For wide heads, one kernel computes dq and another dk and dv.
 inline std::string why_not_wide_backward90(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_backward90(spec); !why.empty()) return why;
-  if (facts.has_prob && !facts.linear_prob) return "the prob mod is not a multiple of p";
+  if (std::string why = why_not_prob(facts); !why.empty()) return why;
   if (spec.d <= 128 && spec.dv <= 128) return "it is for heads wider than 128";
   if (spec.packed) return "sequences are packed";
   if (facts.has_terms) return "the call asks for gradients of captured tensors";

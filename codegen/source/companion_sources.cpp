@@ -121,10 +121,10 @@ Source rows_source(const RowsSpec& spec) {
   const std::string text = fmt::format(
       "{}\nnamespace attune {{\n\nstruct Tile {{\n  using Element = {};\n  using Out = {};\n"
       "  static constexpr int width_v = {};\n  static constexpr Layout layout = Layout::{};\n"
-      "  static constexpr bool of_o = {};\n}};\n\n}}  // namespace attune\n\n"
+      "  static constexpr float degree = {};\n}};\n\n}}  // namespace attune\n\n"
       "template __global__ void attune::rows<attune::Tile>(const __grid_constant__ attune::BackwardArgs);\n",
       source_include("rows"), gpu_element(spec.dtype).source_name, gpu_element(spec.out).source_name, spec.dv,
-      spec.packed ? "packed" : "dense", spec.of_o);
+      spec.packed ? "packed" : "dense", ir::print_literal(ir::Type::F32, spec.degree));
   return {.name = "rows",
           .text = text,
           .options = source_options(spec.arch, true),
@@ -132,8 +132,9 @@ Source rows_source(const RowsSpec& spec) {
           .facts = {{"arch", fmt::format("sm_{}", spec.arch)}, {"type", std::string(name_of(spec.dtype))}}};
 }
 
-RowsSpec rows_spec(const KernelSpec& spec, bool of_o) {
-  return {.arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .of_o = of_o};
+RowsSpec rows_spec(const KernelSpec& spec, double degree) {
+  return {
+      .arch = spec.arch, .dtype = spec.dtype, .out = spec.out, .dv = spec.dv, .packed = spec.packed, .degree = degree};
 }
 
 Source end_source(const KernelPlan& plan) {

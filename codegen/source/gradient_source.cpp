@@ -196,7 +196,7 @@ std::string gradient_traits(const GradientParts& gradient, bool whole) {
     if (const std::size_t n = count(sum)) list.push_back(fmt::format(".{} = {}", sums_function(sum), n));
   };
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
-  if (!gradient.delta_of_o) list.emplace_back(".delta_of_o = false");
+  if (gradient.delta_degree == 0) list.emplace_back(".delta_of_o = false");
   for (const Term::Sum sum : in_registers) says_count(sum);
   says_count(Term::Sum::gate);
   says_count(Term::Sum::diagonal);

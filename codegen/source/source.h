@@ -50,11 +50,11 @@ struct RowsSpec {
   DType dtype = DType::bf16, out = DType::bf16;  ///< dtype: of grad_o; out: of o
   std::int64_t dv = 128;
   bool packed = false;
-  bool of_o = true;  ///< as in its Tile
+  double degree = 1;  ///< as in its Tile
   auto operator<=>(const RowsSpec&) const = default;
 };
 /// For a call whose forward would have this spec.
-RowsSpec rows_spec(const KernelSpec& spec, bool of_o);
+RowsSpec rows_spec(const KernelSpec& spec, double degree);
 Source rows_source(const RowsSpec& spec);
 /// A kernel that is compiled once for an architecture: the one of this device file.
 Source plain_source(std::string_view kernel, int arch);

@@ -126,7 +126,8 @@ std::string traits(const GpuParts& parts) {
   flag("keeps_by_fields", f.keeps_by_fields);
   if (f.keep_block > 0) list.push_back(fmt::format(".keep_block = {}", f.keep_block));
   flag("has_prob", f.has_prob);
-  flag("linear_prob", f.linear_prob, true);
+  if (f.degree != 1)
+    list.push_back(fmt::format(".degree = {}", ir::print_literal(ir::Type::F32, static_cast<double>(f.degree))));
   flag("keeps_zero", f.keeps_zero, true);
   flag("drops", f.drops);
   flag("has_sink", f.has_sink);

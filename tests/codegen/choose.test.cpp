@@ -68,7 +68,7 @@ TEST_CASE("what a kernel cannot take leaves it out, and is said", "[choose]") {
   CHECK(story({.out = DType::f32}).find("writes o as bf16, not as f32") != std::string::npos);
   CHECK(story({.packed = true}).empty());
   CHECK(story({.strides = {.tma = false}}).find("multiples of 16 bytes") != std::string::npos);
-  CHECK(story({}, {.has_prob = true, .linear_prob = false}).empty());
+  CHECK(story({}, {.has_prob = true, .degree = 0}).empty());
 }
 
 TEST_CASE("kernels are as exact as is asked for, and else as their type makes them", "[choose]") {
@@ -313,7 +313,9 @@ TEST_CASE("few queries have a kernel whose blocks share their keys, on every car
   };
   CHECK(why({.dtype = DType::f32, .out = DType::f32}).find("q, k and v hold f32") != std::string::npos);
   CHECK(why({.strides = {.load = 8}}).find("loads 16 bytes") != std::string::npos);
-  CHECK(why({}, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(why({}, {.has_prob = true, .degree = 0}).find("it needs each row's sum first") != std::string::npos);
+  CHECK(choose({.sharing = one_query}, {.has_prob = true, .degree = 2}).choices.front().plan.kernel->name ==
+        "decode_sm80");
   const Preference only{variant("decode_sm80"), true, ""};
   CHECK_THROWS_AS(choose({}, {}, {}, &only), Error);
   // For calls that the kernel is not made for, it gives no reason.
@@ -349,8 +351,8 @@ TEST_CASE("keys of e4m3 are read by the decode kernel, and by no other", "[choos
         "type of q");
   CHECK(refusal({.arch = 80, .cache = {.fp8 = true}, .sharing = one_query, .strides = {.load = 8}})
             .find("engine-type: decode_sm80: it loads") == 0);
-  CHECK(refusal({.cache = {.fp8 = true}, .sharing = one_query}, {.has_prob = true, .linear_prob = false})
-            .find("engine-type") == 0);
+  CHECK(refusal({.cache = {.fp8 = true}, .sharing = one_query}, {.has_prob = true, .degree = 0}).find("engine-type") ==
+        0);
   CHECK(refusal({.dtype = DType::f32, .out = DType::f32, .cache = {.fp8 = true}, .sharing = one_query})
             .find("engine-type") == 0);
 }
@@ -397,7 +399,7 @@ TEST_CASE("queries, keys and values of e4m3 are for one kernel, which others' ca
   CHECK(refusal(other).find("it writes o as bf16 or f16, not as f32") != std::string::npos);
   other = usual, other.strides.tma = false;
   CHECK(refusal(other).find("forward_e4m3_sm90: TMA") != std::string::npos);
-  CHECK(refusal(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(refusal(usual, {.has_prob = true, .degree = 0}).find("not a multiple of p") != std::string::npos);
   // Decode too: its kernel reads q as 16 bits.
   other = usual, other.sharing = one_query;
   CHECK(choose(other, {}).choices.front().plan.kernel->name == "forward_e4m3_sm90");
@@ -476,7 +478,8 @@ TEST_CASE("f32 is for a kernel of its own on Hopper, which leaves what it does n
   CHECK(why(other) == "");
   other = usual, other.sharing.rows = QueryRows::few;
   CHECK(why(other).find("splitting keys and values for so few queries would take longer") != std::string::npos);
-  CHECK(why(usual, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+  CHECK(why(usual, {.has_prob = true, .degree = 0}).find("it needs each row's sum first") != std::string::npos);
+  CHECK(why(usual, {.has_prob = true, .degree = 2}) == "");
   CHECK(story_of(choose({}, {})).find("f32") == std::string::npos);
   const KernelSpec f32{.dtype = DType::f32}, small{.cache = {.page_rows = 4}}, large{.cache = {.page_rows = 8}};
   CHECK(are_few(f32, 255));
@@ -586,7 +589,7 @@ TEST_CASE("few tiles of queries have as many parts of their keys as fill the blo
     }
   // A prob mod that is not a multiple of p has no parts that can be added up.
   const KernelChoices other = choose({.cache = {.per_entry = true}, .sharing = {.few_tiles = true}},
-                                     {.has_prob = true, .linear_prob = false});
+                                     {.has_prob = true, .degree = 0});
   CHECK(other.choices.front().plan.kernel->name == "forward_sm90");
   for (const KernelChoice& c : other.choices) CHECK_FALSE(c.plan.tile.in_parts);
 }
@@ -677,7 +680,7 @@ TEST_CASE("Hopper's backward of wide heads leaves what it cannot take to the por
     CHECK(with([](KernelSpec& s) { s.packed = true; }).find("packed") != std::string::npos);
     CHECK(with([](KernelSpec& s) { s.strides.tma = false; }).find("TMA") != std::string::npos);
     CHECK(why(wide, {.has_prob = true}) == "");
-    CHECK(why(wide, {.has_prob = true, .linear_prob = false}).find("not a multiple of p") != std::string::npos);
+    CHECK(why(wide, {.has_prob = true, .degree = 0}).find("not a multiple of p") != std::string::npos);
     CHECK(why(wide, {.listed = true}).find("lists") != std::string::npos);
     CHECK(why(wide, {.has_terms = true}).find("captured") != std::string::npos);
   }
@@ -698,9 +701,9 @@ TEST_CASE("Hopper's whole backward gives gradients of captured tensors, however 
   CHECK(ways({.has_terms = true, .sums_items = true, .sums_diagonals = true, .sums_pairs = true}) == 1);
   CHECK(ways({.listed = true, .has_terms = true, .sums_items = true, .sums_diagonals = true}) == 1);
   CHECK(ways({.listed = true, .has_terms = true, .sums_pairs = true}) == 1);
-  CHECK(ways({.has_prob = true, .linear_prob = false}) == 1);
-  CHECK(ways({.has_prob = true, .linear_prob = false, .delta_of_o = false}) == 1);
-  CHECK(ways({.has_prob = true, .linear_prob = false, .listed = true, .delta_of_o = false}) == 1);
+  CHECK(ways({.has_prob = true, .degree = 0}) == 1);
+  CHECK(ways({.has_prob = true, .degree = 0, .delta_of_o = false}) == 1);
+  CHECK(ways({.has_prob = true, .degree = 0, .listed = true, .delta_of_o = false}) == 1);
 }
 
 namespace {
@@ -724,7 +727,7 @@ TEST_CASE("a backward that sums by head or by key has the order of products that
 
 TEST_CASE("a prob mod whose derivative reads p has the order of products that has P, if scores have a slope",
           "[choose]") {
-  Traits square{.scaled = true, .has_prob = true, .linear_prob = false, .delta_of_o = false};
+  Traits square{.scaled = true, .has_prob = true, .degree = 2};
   CHECK(orders(128, square) == orders(128, {.scaled = true}));
   square.has_slope = true;
   CHECK(orders(128, square) == std::vector{0});
@@ -994,7 +997,7 @@ TEST_CASE("MLA has a kernel of its own", "[choose]") {
   refused([](KernelSpec& s) { s.strides.tma = false; }, "multiples of 16");
   refused([](KernelSpec& s) { s.cache.page_rows = 4; }, "a multiple of 8 rows");
   refused([](KernelSpec& s) { s.fixed_split = true; }, "fixed split");
-  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .linear_prob = false});
+  refused([](KernelSpec&) {}, "not a multiple of p", {.has_prob = true, .degree = 0});
   for (const auto& [group, heads] : {std::pair{1, 1}, {3, 4}, {16, 16}, {40, 64}, {64, 64}, {128, 64}})
     CHECK(mla_heads_to_share(group) == heads);
   for (const auto& [rows, blocks] : {std::pair{1, 1},

@@ -172,8 +172,8 @@ void compile(const Lowered& lowered, Row row, std::size_t number) {
   row.spec.before = number % 7 == 2 || (decode && number % 4 == 1);
   if (row.portable() && number % 4 == 0) row.spec.strides.load = 0;
   const codegen::GpuParts parts = codegen::forward_parts(lowered.lowered, row.spec);
-  if ((row.spec.dtype == DType::e4m3 || mla) && !parts.facts.linear_prob) return;  // refused
-  row.spec.before = row.spec.before && parts.facts.linear_prob;                    // likewise
+  if ((row.spec.dtype == DType::e4m3 || mla) && parts.facts.degree != 1) return;  // refused
+  row.spec.before = row.spec.before && parts.facts.degree == 1;                   // likewise
   std::vector<KernelChoice> candidates = choose(row.spec, parts.facts).choices;
   if (!row.portable() && !mla) {
     // The fast kernel does not take every Mod; the portable one does.

@@ -36,6 +36,7 @@ struct Planted {
     stored90,
     skipped90,
     summed90,
+    powers90,
     e4m3,
     long90,
     dense90,
@@ -252,6 +253,11 @@ const Planted all[] = {
      "return;", completed90},
     {"the first item completes dq", "backward_sm90/producer.cuh", "keys == (falls ? to - 1 : from)",
      "keys == (falls ? from : to - 1)", completed90},
+    // ---- powers of p
+    {"results are rescaled as multiples of p are", "forward_sm90/softmax.cuh",
+     "o[i] *= to_degree<User>(lift[i / 2 % 2]);", "o[i] *= lift[i / 2 % 2];", powers90},
+    {"results are divided as multiples of p are", "parts/row.cuh", "Ended out{to_degree<User>(1 / part.sum) +",
+     "Ended out{1 / part.sum +", powers90},
     // ---- mla_sm90
     {"queries are released before their last scores", "mla_sm90/warpgroup.cuh",
      "wgmma_wait<0>(s);\n    release(stage(place, Group), Shared::used_rest);\n    if (last) arrive_as_warp(shared + "
@@ -338,6 +344,10 @@ Attention fresh(Planted::Call call) {
     return {.score = [=](Float s, At) { return s * by; },
             .mask = [](At at) { return (at.q / 16 + at.kv / 32) % 3 != 0; }};
   if (call == wide90) return {.score = [=](Float s, At) { return s * by; }, .prob = mods::dropout(0.8f, 7)};
+  // The maximum rises from one tile to the next, which visits the last keys first.
+  if (call == powers90)
+    return {.score = [=](Float s, At at) { return s * by - 0.01f * attune::f32(at.kv); },
+            .prob = [](Float p, At) { return p * p; }};
   if (call == late90 || call == completed90)
     return {.score = [=](Float s, At) { return s * by; }, .mask = mods::causal()};
   if (call == summed90) {
@@ -413,10 +423,11 @@ TEST_CASE("mistakes that are planted into kernels are found where these are emul
 
 TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[emulated]") {
   if (skipped_without_compiler()) return;
-  for (std::size_t nth = 0; const Planted::Call call :
-                            {sm80,       decode,     sm90,     over90,      empty90,  late90,       blocks90, parts90,
-                             backward80, backward90, turned90, completed90, stored90, skipped90,    summed90, e4m3,
-                             dense90,    distant90,  tanh90,   f32,         mla,      backward_f32, wide90}) {
+  for (std::size_t nth = 0;
+       const Planted::Call call :
+       {sm80,       decode,     sm90,      over90,      empty90,  late90,    blocks90,     parts90,
+        backward80, backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90,
+        e4m3,       dense90,    distant90, tanh90,      f32,      mla,       backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

@@ -1,5 +1,6 @@
-// tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on an emulated Hopper GPU: the forward walks
-// over the keys twice, and a kernel before the backward sums delta
+// tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on emulated GPUs: powers of p, which need no
+// more than such a multiple; others, for which the forward walks over the keys twice, and a kernel before the backward
+// sums delta
 #include <limits>
 #include <map>
 
@@ -69,9 +70,11 @@ Inputs with_nan_keys() {
   return in;
 }
 
-/// A square, a threshold, a clip, an odd one with prob(0) above 0.
-const std::string square = "p * p", threshold = "where(p > 0.01f, p, 0.0f)", clip = "max(p - c[kv], 0.0f) * g[h]",
-                  odd = "sqrt(p) + 0.1f";
+/// Powers of p. Then what is none: a sum of two, a threshold, a clip, an odd one with prob(0) above 0.
+const std::string square = "p * p", gated_square = "p * p * g[h]", root = "sqrt(p)", cube = "p * p * p / 3.0f",
+                  power_of_3_halves = "p * sqrt(p) * 0.5f";
+const std::string sum = "p * p + 0.25f * p", threshold = "where(p > 0.01f, p, 0.0f)",
+                  clip = "max(p - c[kv], 0.0f) * g[h]", odd = "sqrt(p) + 0.1f";
 
 /// What is wrong with gradients, those of captured tensors included.
 std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string& members = "") {
@@ -83,11 +86,163 @@ std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string&
 
 }  // namespace
 
+// ---- powers of p ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("powers of p are right for every width, type and mask", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const auto& [d, dv] : {std::pair{64, 64}, {72, 40}, {128, 128}, {192, 128}, {256, 256}})
+    for (const std::string& prob : {square, gated_square, root, cube, power_of_3_halves})
+      for (const std::string mask : {"true", "kv <= q", "kv <= q && q - kv < 50", "q / 128 % 2 == 1 && kv <= q % 128",
+                                     "(q * q) % 7 != kv % 5", "doc[q] == doc[kv]"}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 10, 20)) continue;
+        Shape shape = nth % 3 ? dense(d, nth % 2 ? DType::bf16 : DType::f16) : packed(d);
+        shape.dv = dv;
+        INFO(prob << ", " << mask << ", " << shape.describe());
+        CHECK(wrong({.prob = prob, .mask = mask}, shape, "forward_sm90", nth % 4 == 0) == "");
+      }
+}
+
+TEST_CASE("powers of p are right beside scores of every kind, and where maxima rise late", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const std::string score :
+       {"20.0f * tanh(s / 20.0f)", "s + g[h] * f32(kv - q)", "s + t[h, q - kv + 400]", "s + bias[q, kv]",
+        "s + 90.0f * c[kv]", "50.0f * s", "s + 0.7f * f32(kv)", "s - 1.5f * f32(kv)", "s + where(kv < 3, 90.0f, 0.0f)",
+        "where(kv % 3 == 0, -1.0f / 0.0f, s)", "where(kv == 200, 1.0f / 0.0f, s)", "s - 1e9f"})
+    for (const std::string& prob : {square, root, cube})
+      for (const DType type : {DType::bf16, DType::f16})
+        for (const std::string mask : {"true", "kv <= q + 20"}) {
+          if (const std::size_t n = nth++; !in_turn(n + n / 12, 12)) continue;
+          const Parts of{prob, score, mask, nth % 5 ? "" : "g[h]"};
+          INFO(prob << ", " << score << ", " << mask << ", " << of.sink);
+          CHECK(wrong(of, dense(nth % 2 ? 64 : 128, type), "forward_sm90", nth % 7 == 0) == "");
+        }
+}
+
+TEST_CASE("powers of p are right in tiles of every kind", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const std::string tile : {"m=64,n=64,stages=3,q_stages=2,own_o=1,issue_order=0,items=2",
+                                 "m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1",
+                                 "m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=2,items=1"})
+    for (const std::string mask : {"kv <= q + 20", "kv > q + 100"})
+      for (const Shape& shape : {dense(64, DType::f16), packed(64)}) {
+        if (!in_turn(nth++, 4)) continue;
+        INFO(tile << ", " << mask << ", " << shape.describe());
+        CHECK(wrong({.prob = nth % 2 ? square : root, .mask = mask}, shape, "forward_sm90:" + tile) == "");
+      }
+}
+
+TEST_CASE("powers of p of entries and pages, of f32, and in the portable kernel are right", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::uint64_t seed = 0;
+  for (const std::int64_t page : {0, 1, 16, 64})
+    for (const std::int64_t q_len : {1, 5, 130}) {
+      Shape shape{.batch = 3,
+                  .q_heads = 8,
+                  .kv_heads = 2,
+                  .q_len = q_len,
+                  .kv_len = 600,
+                  .d = ++seed % 2 ? 64 : 128,
+                  .dv = seed % 2 ? 64 : 128,
+                  .dtype = seed % 3 ? DType::bf16 : DType::f16,
+                  .used = {600, 130, 257},
+                  .q_offsets = {470, 0, 127},
+                  .page = page,
+                  .holes = page > 1,
+                  .seed = seed};
+      if (!in_turn(seed, 4)) continue;
+      INFO(shape.describe());
+      CHECK(wrong({.prob = seed % 2 ? square : gated_square, .mask = "kv <= q"}, shape,
+                  q_len == 1 ? "decode_sm80"
+                  : seed % 3 ? "forward_sm90"
+                             : "forward_sm80") == "");
+    }
+  for (const std::string& prob : {square, root, cube, gated_square})
+    for (const std::string score : {"s", "50.0f * s", "s + 0.7f * f32(kv)", "20.0f * tanh(s / 20.0f)"}) {
+      if (!in_turn(++seed, 4)) continue;
+      INFO(prob << ", " << score);
+      const Parts of{.prob = prob, .score = score, .mask = "kv <= q + 20"};
+      CHECK(wrong(of, dense(64, DType::f32), "forward_f32_sm90") == "");
+      for (const DType type : {DType::f32, DType::bf16, DType::f16})
+        CHECK(wrong(of, dense(72, type), "forward_sm80") == "");
+    }
+}
+
+TEST_CASE("what masked-out keys hold reaches no result of a power of p, nor do odd rows", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Inputs in = with_nan_keys();
+  CHECK(wrong({.prob = square, .mask = "kv > 5 && kv < 129"}, in) == "");
+  CHECK(wrong({.prob = gated_square, .mask = "kv != 3 && kv != 130 && kv != 269"}, in) == "");
+  // Rows that keep such a value are NaN, and others are not.
+  CHECK(wrong({.prob = root, .mask = "kv <= q"}, in) == "");
+  CHECK(wrong_gradient({.prob = square, .mask = "kv > 5 && kv < 129"}, in) == "");
+  CHECK(wrong_gradient({.prob = root, .mask = "kv <= q"}, in) == "");
+  std::size_t nth = 0;
+  for (Attention attention : odd_rows()) {
+    if (!in_turn(nth++, 8)) continue;
+    if (!attention.prob) attention.prob = [](Float p, At) { return p * p; };
+    for (const std::string kernel : {"forward_sm90", "backward_sm90"}) {
+      const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+      const bool forward = kernel.starts_with("f");
+      CHECK(compare(Subject(attention), inputs(dense(64)), std::span(&engine, 1),
+                    {.forward = forward, .backward = !forward})
+                .wrong == "");
+    }
+  }
+}
+
+TEST_CASE("gradients of powers of p, whose delta is a multiple of dO . O, are right", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const Parts& of :
+       std::vector<Parts>{{.prob = square, .mask = "kv <= q"},
+                          {.prob = root},
+                          {.prob = power_of_3_halves, .mask = "kv <= q && q - kv < 50"},
+                          {.prob = cube, .mask = "kv <= q"},
+                          {.prob = "where(p > 0.02f, p * p, 0.25f * p * p) * g[h]"},
+                          {.prob = gated_square, .score = "20.0f * tanh(s / 20.0f)"},
+                          {.prob = gated_square, .score = "s + g[h] * f32(kv - q)", .mask = "kv <= q"},
+                          {.prob = square, .score = "s + g[h]", .mask = "kv <= q", .sink = "g[h]"},
+                          {.prob = "p * p * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
+                          {.prob = "p * p * c[kv]", .mask = "doc[q] == doc[kv]"},
+                          {.prob = gated_square, .score = "s + t[h, q - kv + 400]"}})
+    for (const std::int64_t d : {64, 128})
+      for (const bool is_packed : {false, true}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+        // A gradient of a dense bias of packed sequences is the portable kernels'.
+        if (is_packed && of.score.find("bias") != std::string::npos) continue;
+        Shape shape = is_packed ? packed(d) : dense(d);
+        if (nth % 3 == 0) shape.dtype = DType::f16;
+        INFO(of.prob << ", " << of.score << ", " << of.mask << ", " << shape.describe());
+        CHECK(wrong_gradient(of, inputs(shape)) == "");
+      }
+}
+
+TEST_CASE("gradients of squares are right in every order of the steps, and of odd lengths", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  std::size_t nth = 0;
+  for (const std::int64_t d : {64, 128})
+    for (const int order : {0, 1, 2, 3})
+      for (const std::int64_t q_len : {1, 65, 203}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
+        Shape shape = dense(d);
+        shape.q_len = q_len;
+        shape.kv_len = q_len == 65 ? 1 : 203;
+        const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
+        INFO(members << ' ' << shape.describe());
+        CHECK(wrong_gradient({.prob = square, .mask = "kv <= q"}, inputs(shape), members) == "");
+      }
+}
+
+// ---- two walks ------------------------------------------------------------------------------------------------------
+
 TEST_CASE("two walks over the keys are right for every width, type and mask", "[emulated]") {
   if (skipped_without_compiler()) return;
   std::size_t nth = 0;
   for (const auto& [d, dv] : {std::pair{64, 64}, {72, 40}, {128, 128}, {192, 128}, {256, 256}})
-    for (const std::string& prob : {square, threshold, clip, odd})
+    for (const std::string& prob : {sum, threshold, clip, odd})
       for (const std::string mask : {"true", "kv <= q", "q / 128 % 2 == 1 && kv <= q % 128", "(q * q) % 7 != kv % 5"}) {
         if (const std::size_t n = nth++; !in_turn(n + n / 8, 32)) continue;
         if (prob == threshold && d <= 64) continue;  // the portable kernel is faster
@@ -118,11 +273,11 @@ TEST_CASE("two walks over the keys read what scores hold in shared memory twice"
   if (skipped_without_compiler()) return;
   const std::string softcap = "20.0f * tanh(s / 20.0f)";
   std::size_t nth = 0;
-  for (const Parts& of : std::vector<Parts>{{.prob = square, .score = "s + t[h, q - kv + 400]"},
-                                            {.prob = square, .score = "s + bias[q, kv]"},
+  for (const Parts& of : std::vector<Parts>{{.prob = sum, .score = "s + t[h, q - kv + 400]"},
+                                            {.prob = sum, .score = "s + bias[q, kv]"},
                                             {.prob = odd, .score = "s + 90.0f * c[kv]"},
                                             {.prob = clip, .score = softcap},
-                                            {.prob = square, .score = "s + g[h] * f32(kv - q)"},
+                                            {.prob = sum, .score = "s + g[h] * f32(kv - q)"},
                                             {.prob = odd, .score = "s + g[h]", .sink = "g[h]"}})
     for (const std::string mask : {"true", "kv <= q", "q / 90 == kv / 90"}) {
       const Parts with{of.prob, of.score, mask, of.sink};
@@ -170,7 +325,7 @@ TEST_CASE("blocks do not share the keys of few queries under a prob mod that nee
                     .dtype = DType::bf16,
                     .used = {3300},
                     .q_offsets = {3280}};
-  CHECK(compare(Subject(tensors.attention({.prob = square})), inputs(shape), std::span(&engine, 1), {.backward = false})
+  CHECK(compare(Subject(tensors.attention({.prob = sum})), inputs(shape), std::span(&engine, 1), {.backward = false})
             .wrong == "");
 }
 
@@ -221,14 +376,14 @@ TEST_CASE("gradients of mods whose delta needs a walk of its own are right, thos
           "[emulated]") {
   if (skipped_without_compiler()) return;
   std::size_t nth = 0;
-  for (const Parts& of :
-       std::vector<Parts>{{.prob = square, .mask = "kv <= q"},
-                          {.prob = odd, .mask = "kv <= q"},
-                          {.prob = "p * p * g[h]", .score = "20.0f * tanh(s / 20.0f)"},
-                          {.prob = clip, .mask = "kv > q + 100"},
-                          {.prob = "p / (p + 0.1f) + 0.01f * c[kv]", .score = "s + g[h]", .sink = "g[h]"},
-                          {.prob = "p * p * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
-                          {.prob = "p * p * g[h]", .score = "s + t[h, q - kv + 400]"}})
+  for (const Parts& of : std::vector<Parts>{
+           {.prob = sum, .mask = "kv <= q"},
+           {.prob = odd, .mask = "kv <= q"},
+           {.prob = "(p * p + 0.25f * p) * g[h]", .score = "20.0f * tanh(s / 20.0f)"},
+           {.prob = clip, .mask = "kv > q + 100"},
+           {.prob = "p / (p + 0.1f) + 0.01f * c[kv]", .score = "s + g[h]", .sink = "g[h]"},
+           {.prob = "(p * p - p) * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
+           {.prob = "(p * p + 0.25f * p) * g[h]", .score = "s + t[h, q - kv + 400]"}})
     for (const std::int64_t d : {64, 128})
       for (const bool is_packed : {false, true}) {
         if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
@@ -241,7 +396,7 @@ TEST_CASE("gradients of mods whose delta needs a walk of its own are right, thos
       }
 }
 
-TEST_CASE("gradients of squares are right in every order of the steps, and of odd lengths", "[emulated]") {
+TEST_CASE("gradients of sums of powers are right in every order of the steps, and of odd lengths", "[emulated]") {
   if (skipped_without_compiler()) return;
   std::size_t nth = 0;
   for (const std::int64_t d : {64, 128})
@@ -253,18 +408,18 @@ TEST_CASE("gradients of squares are right in every order of the steps, and of od
         shape.kv_len = q_len == 65 ? 1 : 203;
         const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
         INFO(members << ' ' << shape.describe());
-        CHECK(wrong_gradient({.prob = square, .mask = "kv <= q"}, inputs(shape), members) == "");
+        CHECK(wrong_gradient({.prob = sum, .mask = "kv <= q"}, inputs(shape), members) == "");
       }
 }
 
 TEST_CASE("kernels beside Hopper's backward visit the tiles of its table", "[emulated]") {
   if (skipped_without_compiler()) return;
   std::size_t nth = 0;
-  for (const Parts& of :
-       std::vector<Parts>{{.prob = square, .mask = "doc[q] == doc[kv]"},
-                          {.prob = odd, .mask = "doc[q] == doc[kv] && kv <= q"},
-                          {.prob = "p * r[h, q]", .mask = "doc[q] == doc[kv]"},
-                          {.prob = "p * p * r[h, q]", .score = "s + r[h, kv]", .mask = "doc[q + 40] == doc[kv + h]"}})
+  for (const Parts& of : std::vector<Parts>{
+           {.prob = sum, .mask = "doc[q] == doc[kv]"},
+           {.prob = odd, .mask = "doc[q] == doc[kv] && kv <= q"},
+           {.prob = "p * r[h, q]", .mask = "doc[q] == doc[kv]"},
+           {.prob = "(p * p - p) * r[h, q]", .score = "s + r[h, kv]", .mask = "doc[q + 40] == doc[kv + h]"}})
     for (const std::string members : {"m=128,order=0", "m=64,order=0", "m=80,order=3"})
       for (const bool is_packed : {false, true}) {
         // A tile of 64 queries lies in two of the table if that has tiles of 80.
@@ -282,7 +437,7 @@ TEST_CASE("gradients have the same bits on any number of multiprocessors if a ke
   if (skipped_without_compiler()) return;
   const Tensors tensors;
   const Subject subject(
-      tensors.attention({.prob = "p * p * r[h, q] * g[h]", .score = "s + c[kv]", .mask = "doc[q] == doc[kv]"}));
+      tensors.attention({.prob = "(p * p - p) * r[h, q] * g[h]", .score = "s + c[kv]", .mask = "doc[q] == doc[kv]"}));
   std::vector<std::map<std::string, std::vector<double>>> found;
   for (const int sms : {1, 5}) {
     const Engine engine = emulated_engine({.arch = 90, .sms = sms, .seed = static_cast<std::uint64_t>(sms)},
@@ -301,8 +456,8 @@ TEST_CASE("what masked-out keys hold reaches no gradient, of captured tensors ne
   if (skipped_without_compiler()) return;
   const Inputs in = with_nan_keys();
   std::size_t nth = 0;
-  for (const std::string& prob :
-       std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]", "p * p * r[h, q]", square})
+  for (const std::string& prob : std::vector<std::string>{odd, threshold + " * g[h]", "p * p * g[h] + 0.0f * c[kv]",
+                                                          "(p * p - p) * r[h, q]", sum})
     if (in_turn(nth++, 3)) CHECK(wrong_gradient({.prob = prob, .mask = "kv > 5 && kv < 129"}, in) == "");
   if (in_turn(nth++, 3)) CHECK(wrong_gradient({.prob = odd, .mask = "kv <= q"}, in) == "");
 }

@@ -606,7 +606,8 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
   const ir::Program dscore(mod.dscore.by), dprob(mod.dprob.by);
   // The terms of s / s's derivative cancel; each of them is rounded.
   const ir::Program dscore_size(SizeOf()(mod.dscore.by));
-  const bool is_linear = codegen::delta_is_of_o(mod.prob), wants_roundings = wants_terms && half_unit(type) > 0;
+  const double degree = codegen::delta_degree(mod.prob);
+  const bool wants_roundings = wants_terms && half_unit(type) > 0;
   std::vector<Sum> captured;
   for (const Backward::Captured& asked : call.captured) captured.emplace_back(asked.of);
   Scatters by_score(mod.dscore.captures, bound, call, captured), by_prob(mod.dprob.captures, bound, call, captured),
@@ -652,13 +653,14 @@ std::vector<Terms> dense_backward(const BoundMod& bound, const Backward& call, c
       }
       // A backward gets o, rounded, and need not sum over the keys again. Its forward has rounded each p before P V.
       double of_delta = 0;
-      if (is_linear) {
+      if (degree > 0) {
         if (wants_roundings) of_delta = summed.squares(afters);
         for (std::int64_t c = 0; c < o.columns; ++c) {
           o(0, c) = rounded(o(0, c), type);
           if (wants_roundings) of_delta += std::pow(double{grad_o(i, c)} * double{o(0, c)}, 2);
         }
-        delta = dot(grad_o, i, o, 0);
+        delta = static_cast<float>(degree) * dot(grad_o, i, o, 0);
+        of_delta *= degree * degree;
       }
       const auto by_delta = [&](float p) { return of_delta > 0 ? double{p} : 0; };
       Absolutes of_dq;

@@ -11,7 +11,8 @@ MODS = {
     "mask": ["--mask", "kv <= q"],
     "data mask": ["--mask", "doc[q] == doc[kv]", "--capture", "doc=i32[16384]"],
     "dropout": ["--prob", "p * where(random(7) < 0.9f, 1.0f, 0.0f)"],
-    "prob": ["--prob", "p * p"],
+    "p^k": ["--prob", "p * p"],
+    "prob": ["--prob", "max(p - 0.01f, 0.0f)"],
     "sink": ["--sink", "slope[h]", "--capture", "slope=f32[16384]"],
     "grads q-kv": ["--score", "s + table[q - kv + 8192]", "--capture", "table=f32[16384]", "--grads", "table"],
     "dS": ["--score", "s + dense[h, q, kv]", "--capture", "dense=bf16[32, 8192, 8192]", "--grads", "dense"],
@@ -55,7 +56,7 @@ class Support(Calls):
 
     def test_rows_are_what_calls_get(self):
         rows = self.rows()
-        self.assertEqual(len(rows), 6 * 6 * 8 * 4 * (7 + 7 + 10))
+        self.assertEqual(len(rows), 6 * 6 * 8 * 4 * (8 + 8 + 11))
         asked = 0
         while asked < (8 if SANITIZED else 50):
             row = self.random.choice(rows)

@@ -207,9 +207,9 @@ class OnDevice {
     return out;
   }
   std::string_view delta_in_words() const {
-    return gradient().delta_of_o
+    return gradient().delta_degree > 0
                ? "of each row from o and its gradient, by a separate kernel before"
-               : "of each row from its pairs, by a pass of its own over the keys: prob is not a multiple of p";
+               : "of each row from its pairs, by a pass of its own over the keys: prob is no power of p";
   }
 
   std::string bound_text() const {
@@ -282,7 +282,7 @@ class OnDevice {
                                      {"flaw", c.flaw}});
       }
     if (bench_.backward) {
-      out["delta_of_o"] = gradient().delta_of_o;
+      out["delta_of_o"] = gradient().delta_degree > 0;
       out["captured"] = Json::array();
       for (const CapturedSums& one : captured_)
         out["captured"].push_back({{"name", one.name},

@@ -32,14 +32,16 @@ struct ModOfKind {
   std::string_view name, meaning, score, mask, prob, sink;
   std::string_view gradient{};  ///< the captured tensor whose gradient is asked for
 };
-constexpr std::array<ModOfKind, 10> mod_kinds{{
+constexpr std::array<ModOfKind, 11> mod_kinds{{
     {"plain", "softmax(q k) v", "", "", "", ""},
     {"score", "s + slope[h] * f32(kv - q)", "s + slope[h] * f32(kv - q)", "", "", ""},
     {"mask", "kv <= q", "", "kv <= q", "", ""},
     {"data mask", "doc[q] == doc[kv]", "", "doc[q] == doc[kv]", "", ""},
     {"dropout", "p * where(random(7) < 0.9f, 1.0f, 0.0f), which keeps 90 %, as any multiple of p", "", "",
      "p * where(random(7) < 0.9f, 1.0f, 0.0f)", ""},
-    {"prob", "p * p, as any prob mod that is not a multiple of p", "", "", "p * p", ""},
+    {"p^k", "p * p, as any multiple of a power of p up to p^4", "", "", "p * p", ""},
+    {"prob", "max(p - 0.01f, 0.0f), as any prob mod that is no multiple of a power of p", "", "",
+     "max(p - 0.01f, 0.0f)", ""},
     {"sink", "slope[h]: a sink for each head", "", "", "", "slope[h]"},
     {"grads q-kv", "the gradient of table in s + table[q - kv + 8192], as of every sum along diagonals",
      "s + table[q - kv + 8192]", "", "", "", "table"},
@@ -184,7 +186,10 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   const bool data = has("mask") && !compiler::cover_of(lowered.cover).captures.empty();
   std::vector<std::string_view> kinds;
   if (data) kinds.emplace_back("data mask");
-  if (has("prob")) kinds.emplace_back(codegen::linear_in_p(lowered.mod.prob) ? "dropout" : "prob");
+  if (has("prob")) {
+    const double degree = codegen::degree_in_p(lowered.mod.prob);
+    kinds.emplace_back(degree == 1 ? "dropout" : degree > 0 && degree <= codegen::most_degree ? "p^k" : "prob");
+  }
   if (has("sink")) kinds.emplace_back("sink");
   if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
     const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size() +

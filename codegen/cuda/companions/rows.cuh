@@ -1,4 +1,4 @@
-// codegen/cuda/companions/rows.cuh — the backward's preprocess: delta of each row, sum(o * grad_o) - grad_lse
+// codegen/cuda/companions/rows.cuh — the backward's preprocess: delta of each row, degree * sum(o * grad_o) - grad_lse
 //
 // rows_lanes threads per row of each head and batch entry, rows_each rows one after another, rows_threads per block;
 // blocks of one head follow one another.
@@ -15,8 +15,9 @@ concept RowsTile = requires {
   requires ElementOf<typename Tile::Element>::bytes >= 2 && sizeof(typename Tile::Out) >= 2;
   Layout(Tile::layout);
   int(Tile::width_v);
-  // Delta is the product of o and grad_o; otherwise a kernel that iterates over the row adds to what is stored here.
-  bool(Tile::of_o);
+  // Delta is the product of o and grad_o times this; 0: a kernel that iterates over the row adds to what is stored
+  // here.
+  float(Tile::degree);
 };
 
 /// Count neighbours of a row, which are contiguous and can be read at once, or 16 bytes at a time.
@@ -98,13 +99,14 @@ __global__ void __launch_bounds__(rows_threads) rows(const __grid_constant__ Bac
   const int first = static_cast<int>(blockIdx.x) % tiles * of_block, q = first + static_cast<int>(threadIdx.x) / lanes;
   if (first >= queries.length) return;
   float sums[rows_each] = {};
-  if constexpr (Tile::of_o) products_of_rows<Tile>(sums, args, b, h, queries, q, lane);
+  if constexpr (Tile::degree != 0) products_of_rows<Tile>(sums, args, b, h, queries, q, lane);
 #pragma unroll
   for (int i = 0; i < rows_each; ++i) {
 #pragma unroll
     for (int other = lanes / 2; other > 0; other /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], other);
     if (lane != 0 || q + i * stride >= queries.length) continue;
     const int position = queries.start + q + i * stride;
+    if constexpr (Tile::degree != 1) sums[i] *= Tile::degree;
     if (args.grad_lse.data) sums[i] -= *row_of(args.grad_lse, b, h, position);
     *row_of(args.delta, b, h, position) = sums[i];
   }

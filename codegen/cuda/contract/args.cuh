@@ -421,8 +421,10 @@ struct Traits {
   bool keeps_by_fields = false;  ///< keep() reads neither q nor kv, and a Row with fields has of_lane() and is()
   int keep_block = 0;  ///< keep() is the same for all keys of an aligned block of this size, 16 to 128; 0: there is no
                        ///< such block
-  bool has_prob = false;      ///< prob() changes p
-  bool linear_prob = true;    ///< prob() is a multiple of p, so it may act before the normalisation
+  bool has_prob = false;  ///< prob() changes p
+  /// prob(c p) is c^degree prob(p) for every c > 0, so prob() may act before the normalisation; 1: prob() is a multiple
+  /// of p; 0: there is no such number, or it is too large.
+  float degree = 1;
   bool keeps_zero = true;     ///< prob(0) is 0 for any values of the captured tensors
   bool drops = false;         ///< prob() is kept(drop_seed(), drop_share(), ...) ? p * drop_factor() : 0
   bool has_sink = false;      ///< sink() joins the denominator

@@ -116,8 +116,8 @@ constexpr float too_far = 0x1p26f;
 
 /// From a row's lse, which includes rest(). A row without pairs has no gradient. If lse is NaN, 2^(-inf - lse) would be
 /// too, so that a pair that a score of -inf removes would not be 0: p is 0 for such a pair and infinite for others, and
-/// delta is NaN. Only a prob mod that is no multiple of p is given NaN, and tests each pair (gradient_of()). In a row
-/// that is too far away each p is 0.
+/// delta is NaN. Only a prob mod that is no multiple of a power of p is given NaN, and tests each pair (gradient_of()).
+/// In a row that is too far away each p is 0.
 template <class User>
 __device__ inline RowEnd row_end(const User&, float lse, float rest, float delta) {
   constexpr float most = 0x1.fffffep127f;

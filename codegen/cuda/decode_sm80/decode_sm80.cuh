@@ -57,10 +57,10 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
   static constexpr int size = Shared::size, per_step = 32 / size, n = Tile::n, heads = Tile::heads,
                        threads = 32 * Tile::warps;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  static constexpr int slack = Tile::max ? 0 : 8;
+  static constexpr int slack = true_maximum<Tile, User> ? 0 : 8;
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !ExactPath && q_steps * 4 + Tile::dv / 2 <= 112;
-  static_assert(!User::traits.has_prob || User::traits.linear_prob);
+  static_assert(!two_walks<User>);
 
   Stream& ahead;
   Softmax80<User, running, 1, slack, heads> softmax;
@@ -159,7 +159,8 @@ struct DecodeBlock : DecodeEpilogue<Tile, User> {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[0][i][j];
-          x = ExactPath && lift[0][j / 2] == 0.0f ? 0.0f : x * lift[0][j / 2];
+          const float by = to_degree<User>(lift[0][j / 2]);
+          x = ExactPath && by == 0.0f ? 0.0f : x * by;
         }
     if constexpr (User::traits.has_prob) softmax.template prob<n>(s, kv);
   }

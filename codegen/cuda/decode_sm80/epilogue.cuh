@@ -82,7 +82,7 @@ struct DecodeEpilogue {
           *reinterpret_cast<const float4*>(met() + (w * Shared::at.met_rows + row % 8) * Shared::at.met_pitch + column),
           parts_met()[w * Tile::m + row]};
     PartOfRow all;
-    all.add(warps);
+    all.add<User>(warps);
     return all;
   }
 
@@ -116,7 +116,7 @@ struct DecodeEpilogue {
             some[i] = {__ldcg(reinterpret_cast<const float4*>(from + row * Tile::dv + column)),
                        __builtin_bit_cast(RowPartial, __ldcg(reinterpret_cast<const float2*>(parts_in(from) + row)))};
           }
-        all.add(some);
+        all.add<User>(some);
       }
       finish(row, column, all);
     });
@@ -157,7 +157,7 @@ struct DecodeEpilogue {
                      __builtin_bit_cast(RowPartial, load_cluster_pair(of_block(Tile::m * Tile::dv + 2 * row)))};
       }
       PartOfRow all;
-      all.add(both);
+      all.add<User>(both);
       finish(row, column, all);
     }
     // The other block may still read this block's part.

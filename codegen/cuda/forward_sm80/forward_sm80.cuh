@@ -3,8 +3,8 @@
 //
 // A block computes a tile of queries of one head, 16 or 32 of them per warp. All warps copy tiles of keys and values
 // into shared memory and share them. With one stage, values load while scores are computed, and keys load while values
-// are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is not a
-// multiple of p needs two passes over the keys: one for the sums, one for the results.
+// are used; with more stages, whole tiles load ahead. Probabilities stay in registers. A prob mod that is no multiple
+// of a power of p needs two passes over the keys: one for the sums, one for the results.
 //
 // A masked-out pair has p = 0 and must add nothing, even if its value is infinite or NaN. Values are not checked.
 // Instead, if a result is non-finite while its row's sum is finite, the block recomputes its tile on the exact path,
@@ -204,8 +204,7 @@ struct Block80 {
   static constexpr bool exact = Tile::exact && size == 4, is_float = size == 4;
   static constexpr bool two_passes = two_walks<User>;
   static constexpr bool running = !fixed_maximum<Tile, User>;
-  /// The running maximum may lag by `slack` unless the call asks for the maximum.
-  static constexpr int slack = Tile::max ? 0 : 8;
+  static constexpr int slack = true_maximum<Tile, User> ? 0 : 8;  ///< by which the running maximum may lag
   /// Queries stay in registers if they fit.
   static constexpr int q_steps = Tile::d / per_step;
   static constexpr bool held = !ExactPath && tall * (q_steps * 4 + Tile::dv / 2 + n / 2 * (exact ? 2 : 1)) <= 176;
@@ -315,7 +314,8 @@ struct Block80 {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[t][i][j];
-          x = ExactPath && lift[t][j / 2] == 0.0f ? 0.0f : x * lift[t][j / 2];
+          const float by = to_degree<User>(lift[t][j / 2]);
+          x = ExactPath && by == 0.0f ? 0.0f : x * by;
         }
   }
 

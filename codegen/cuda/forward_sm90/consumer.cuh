@@ -293,7 +293,7 @@ struct ForwardConsumer90 {
   }
 };
 
-// ---- two walks, under a prob mod that is no multiple of p -----------------------------------------------------------
+// ---- two walks, under a prob mod that is no multiple of a power of p -----------------------------------------------
 
 /// The first walk computes scores alone, so a tile takes one product and its exponentials; while a warpgroup computes
 /// these, the other one has the tensor cores. The second walk is that of ForwardConsumer90 with probabilities in place

@@ -6,7 +6,7 @@
 // tile of keys, then O += P V of the previous tile, and computes the softmax of the new scores while P V runs.
 // Warpgroups take turns at issuing, so the softmax of one overlaps the products of another. Blocks are persistent; the
 // next queries load during a tile's epilogue. A type (KeySource) says where keys come from. Under a prob mod
-// that is no multiple of p, consumers visit the keys twice (ForwardTwoWalks90).
+// that is no multiple of a power of p, consumers visit the keys twice (ForwardTwoWalks90).
 #pragma once
 
 #include "codegen/cuda/forward_sm90/consumer.cuh"

@@ -86,7 +86,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const bool there = q0 + below * r < this->q_end() && m[r] != -infinity;
-        out |= row_sum(l[r]) < too_small<Element> && there;
+        out |= row_sum(l[r]) < too_small<Element, (User::traits.degree > 1)> && there;
       }
     }
     return out;
@@ -153,7 +153,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
   __device__ void rescale() {
     if (!moved) return;
 #pragma unroll
-    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= lift[i / 2 % 2];
+    for (int i = 0; i < Tile::dv / 2; ++i) o[i] *= to_degree<User>(lift[i / 2 % 2]);
   }
 
   /// Applies the prob mod to P; dropout's factor is left to finish(), and drawn decisions to operand().
@@ -252,6 +252,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
     if constexpr (two_walks<User>)
       if (row.max == -infinity) out.own = -0.0f;
     if constexpr (has_before<Tile>) {
+      static_assert(User::traits.degree == 1);
       const Merged with = merged(row.lse,
                                  q < at.q_len ? lse_before(args, at.b, at.h, entry.queries.start + q) : -infinity);
       out = {row.factor * with.own, with.before};
@@ -537,6 +538,7 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
         }
         if constexpr (User::traits.has_prob) p = user.prob(p, head, my_row, col, at, q_at, kv_at);
         const Element* v_line = source.value(key);
+        old = to_degree<User>(old);
         each_of(out, args.dv, [&](float& y, int j) { y = (old == 0.0f ? 0.0f : y * old) + p * element_of(v_line, j); });
       }
       if constexpr (two_walks<User>)

@@ -17,7 +17,7 @@ namespace attune {
 /// True if powers are relative to the maximum of the first tiles; query tiles whose powers overflow are recomputed.
 /// With two walks, the exponentials of the first hide the latency of a maximum, and powers need not be kept.
 template <class Tile, class User>
-constexpr bool recomputes = !fixed_maximum<Tile, User> && !Tile::max && !two_walks<User>;
+constexpr bool recomputes = !fixed_maximum<Tile, User> && !true_maximum<Tile, User> && !two_walks<User>;
 
 /// True if the maxima are raised ahead of a tile by the difference that its term() makes at most.
 template <class Tile, class User>
@@ -29,11 +29,12 @@ template <class Element>
 constexpr float most_exponent = 0;
 template <>
 constexpr float most_exponent<e4m3> = 8;
-/// The smallest sum of powers of a row that is large enough: powers relative to a maximum that is too high lose digits.
-template <class Element>
-constexpr float too_small = 0x1p-60f;
+/// The smallest sum of powers of a row that is large enough: powers relative to a maximum that is too high lose digits,
+/// and with Traits::degree above 1, prob() of them does.
+template <class Element, bool degree_above_1>
+constexpr float too_small = degree_above_1 ? 0x1p-15f : 0x1p-60f;
 template <>
-constexpr float too_small<f16> = 0x1p-6f;
+constexpr float too_small<f16, false> = 0x1p-6f;
 /// A row's maximum is raised once a thread's powers sum up to this, or to more than their type holds.
 template <class Element>
 constexpr float too_large = 1024;

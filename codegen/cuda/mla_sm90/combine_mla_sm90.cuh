@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
           float* const from = mla_part<Tile>(args, cut.first, part, rank);
           some[j] = {*reinterpret_cast<const float4*>(from + row * Tile::dv + column), parts_in<Tile>(from)[row]};
         }
-      all.add(some);
+      all.add<User>(some);
     }
     __syncthreads();  // `met` of the previous round has been read
     if (team == 1) met[thread % fours] = {{all.o[0], all.o[1], all.o[2], all.o[3]}, all.part};
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(combine_mla_threads)
     __syncthreads();
     if (team == 1) continue;
     const PartOfRow::Other others[1] = {met[thread]};
-    all.add(others);
+    all.add<User>(others);
     rows.put(row, column, all.o, rows.end(row, all.part, before, column == 0));
   }
 }

@@ -19,7 +19,7 @@ struct MlaWarpgroup90 {
   static constexpr int n = Tile::n, columns = Tile::dv / 2;
   static constexpr bool running = !fixed_maximum<Tile, User>;
   static constexpr int slack = Tile::max ? 0 : 8;
-  static_assert(!User::traits.has_prob || User::traits.linear_prob);
+  static_assert(!User::traits.has_prob || User::traits.degree == 1);
 
   const MlaArgs& args;
   const unsigned shared;

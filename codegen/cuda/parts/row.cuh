@@ -44,13 +44,32 @@ __device__ inline float factor_of(const User& user, const typename User::Head& h
     return 1;
 }
 
-/// True if powers are relative to User::traits.most, without a running maximum.
+/// True if powers are relative to User::traits.most, without a running maximum. Powers of these would underflow.
 template <class Tile, class User>
-constexpr bool fixed_maximum = User::traits.bounded && !Tile::max && !ElementOf<typename Tile::Element>::needs_maximum;
+constexpr bool fixed_maximum = User::traits.bounded && !Tile::max &&
+                               !ElementOf<typename Tile::Element>::needs_maximum && User::traits.degree <= 1;
+
+/// True if powers are relative to their rows' true maxima: the call asks for these, or a square of powers above 1 may
+/// be more than f16 holds.
+template <class Tile, class User>
+constexpr bool true_maximum = Tile::max ||
+                              (User::traits.degree > 1 && ElementOf<typename Tile::Element>::needs_maximum);
 
 /// True if the prob mod needs each row's sum first: kernels then visit a row's keys twice.
 template <class User>
-constexpr bool two_walks = User::traits.has_prob && !User::traits.linear_prob;
+constexpr bool two_walks = User::traits.has_prob&& User::traits.degree == 0;
+
+/// What multiplies prob(p) if x, which is at least 0, multiplies p. With two walks x itself.
+template <class User>
+__device__ inline float to_degree(float x) {
+  constexpr float degree = User::traits.degree;
+  if constexpr (degree == 0 || degree == 1)
+    return x;
+  else if constexpr (degree == 2)
+    return x * x;
+  else
+    return power_of_two(degree * log2f(x));
+}
 
 /// The sum of powers of two over a part of a row's keys, relative to `over`. Parts of a row can be added up once their
 /// results are scaled to the same `over`.
@@ -60,7 +79,7 @@ struct RowPartial {
 
 /// The final values of a row's softmax.
 struct Ended {
-  float factor;  ///< turns sums of P V into results
+  float factor;  ///< turns sums of prob(P) V into results; with two walks, powers into p
   float lse, max;
   bool plain;  ///< true if the row has pairs and a finite sum, so that only values can make results non-finite
 };
@@ -78,8 +97,9 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
     if constexpr (User::traits.has_sink) lse = user.sink(head, at);
     return {0, lse < infinity ? lse : lse - lse, -infinity, false};
   }
-  Ended out{1 / part.sum + nan_if_non_finite, back(part.over + log2f(part.sum)) + rest + nan_if_non_finite,
-            back(part.over) + rest, part.sum - part.sum == 0.0f};
+  Ended out{to_degree<User>(1 / part.sum) + nan_if_non_finite,
+            back(part.over + log2f(part.sum)) + rest + nan_if_non_finite, back(part.over) + rest,
+            part.sum - part.sum == 0.0f};
   // If scores hold NaN, the maximum is NaN.
   if (part.sum != part.sum && part.over < infinity) out.max = part.sum;
   if constexpr (User::traits.has_sink) {
@@ -89,7 +109,7 @@ __device__ inline Ended end_of_row(const User& user, const typename User::Head& 
     // (logit - rest) may leave f32 although the logit is finite: a row of the lowest float, which masks use.
     const float of_sink = above ? 1 + (logit - logit) : power_of_two(sink - both);
     const float lift = power_of_two(part.over - both), all = part.sum * lift + of_sink;
-    out.factor = lift / all + nan_if_non_finite;
+    out.factor = to_degree<User>(lift / all) + nan_if_non_finite;
     // Above the scores, the logit itself: less rest and plus rest again, it would have the rounding of rest.
     out.lse = (above ? logit + log2f(all) * ln2 : back(both + log2f(all)) + rest) + nan_if_non_finite;
   }
@@ -108,25 +128,25 @@ struct PartOfRow {
     RowPartial part{0, -infinity};
   };
   /// Adds a part over other keys. The order of calls decides the last bits.
-  template <int Count>
+  template <class User, int Count>
   __device__ void add(const Other (&other)[Count]) {
     float over = part.over;
 #pragma unroll
     for (int i = 0; i < Count; ++i) over = fmaxf(over, other[i].part.over);
     const float base = over == -infinity ? 0.0f : over;
     const auto join = [](float& x, float y, float by) { x = by == 0.0f ? x : x + y * by; };
-    const float mine = power_of_two(part.over - base);
+    const float mine = power_of_two(part.over - base), mine_of_o = to_degree<User>(mine);
     // A share of 0 removes even non-finite results; but a NaN sum stays, because such a row has no largest score.
 #pragma unroll
-    for (int i = 0; i < 4; ++i) o[i] = mine == 0.0f ? 0.0f : o[i] * mine;
+    for (int i = 0; i < 4; ++i) o[i] = mine_of_o == 0.0f ? 0.0f : o[i] * mine_of_o;
     part = {mine == 0.0f && part.sum == part.sum ? 0.0f : part.sum * mine, over};
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      const float theirs = power_of_two(other[i].part.over - base);
-      join(o[0], other[i].o.x, theirs);
-      join(o[1], other[i].o.y, theirs);
-      join(o[2], other[i].o.z, theirs);
-      join(o[3], other[i].o.w, theirs);
+      const float theirs = power_of_two(other[i].part.over - base), theirs_of_o = to_degree<User>(theirs);
+      join(o[0], other[i].o.x, theirs_of_o);
+      join(o[1], other[i].o.y, theirs_of_o);
+      join(o[2], other[i].o.z, theirs_of_o);
+      join(o[3], other[i].o.w, theirs_of_o);
       if (theirs != 0.0f || other[i].part.sum != other[i].part.sum) part.sum += other[i].part.sum * theirs;
     }
   }

@@ -125,7 +125,7 @@ struct Softmax80 {
     return moved;
   }
 
-  /// Applies a prob mod that is a multiple of p. 0 stays 0, even if the factor is infinite or NaN.
+  /// Applies a prob mod that has a degree. 0 stays 0, even if a factor is infinite or NaN.
   template <int N>
   __device__ void prob(Fragment<Tall, N>& p, int kv) const {
     if constexpr (User::traits.drops)

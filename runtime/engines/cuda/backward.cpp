@@ -234,7 +234,7 @@ BackwardRun::BackwardRun(const Facts& device, const Call& of, const Means& means
   if (may_be_whole) whole_ = chosen(Way::backward);
   if (!whole_ || !plan_whole()) choose_parts();
   const PairKernel& first = whole_ ? whole_ : queries_ ? queries_ : keys_;
-  rows_kernel_ = plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, first.kernel->delta_of_o));
+  rows_kernel_ = plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, first.kernel->delta_degree));
   if (captured_.size() > (dense_ ? dense_->each.size() : 0))
     sums_kernel_ = plain(codegen::captured_sums, {.arch = device.arch()});
   first_bytes_ = first_bytes();
@@ -258,14 +258,15 @@ void BackwardRun::choose_parts() {
   whole_ = {};
   if (asks_keys()) keys_ = chosen(Way::keys);
   // If deltas are not products with o, the kernel of the queries also sums them for the kernel of the keys.
-  if (asks_queries() || !keys_.kernel->delta_of_o) queries_ = chosen(Way::queries);
+  if (asks_queries() || keys_.kernel->delta_degree == 0) queries_ = chosen(Way::queries);
 }
 
 void BackwardRun::load_at_once(bool may_be_whole) const {
   // A capture is refused below, and with compiling off everything comes from bundles, which takes no time.
   if (capturing(stream_) || !objects().jit()) return;
   const codegen::GpuParts parts = codegen::parts_of(of_.mod, asked_, Way::backward);
-  const bool of_o = parts.gradient->delta_of_o, all_exact = !may_be_whole && !captured_.empty();
+  const double delta_degree = parts.gradient->delta_degree;
+  const bool all_exact = !may_be_whole && !captured_.empty();
   std::vector<std::function<void()>> loads;
   const auto walker = [&](Way way) { loads.emplace_back([&, way] { chosen(way); }); };
   if (may_be_whole &&
@@ -273,10 +274,10 @@ void BackwardRun::load_at_once(bool may_be_whole) const {
     walker(Way::backward);
   } else {
     if (asks_keys()) walker(Way::keys);
-    if (asks_queries() || !of_o) walker(Way::queries);
+    if (asks_queries() || delta_degree == 0) walker(Way::queries);
   }
   loads.emplace_back([&] { first_bytes(); });
-  loads.emplace_back([&] { plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, of_o)); });
+  loads.emplace_back([&] { plain(codegen::delta_rows, codegen::rows_spec(asked_.spec, delta_degree)); });
   if (all_exact || parts.gradient->sums_exactly())
     loads.emplace_back([&] { plain(codegen::captured_sums, {.arch = device_.arch()}); });
   const Current here(device_.index);

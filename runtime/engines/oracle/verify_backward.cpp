@@ -72,7 +72,7 @@ class VerifyBackward {
                                                                                          .k = call_.k,
                                                                                          .v = call_.v},
         oracle_({.mod = of.mod, .args = of.args, .problem = of.problem, .what = forward_}),
-        delta_is_of_o_(codegen::delta_is_of_o(of.mod.mod.prob)), type_(call_.q.dtype) {}
+        delta_degree_(codegen::delta_degree(of.mod.mod.prob)), type_(call_.q.dtype) {}
 
   void operator()() {
     if (call_.dq.given()) queries();
@@ -102,7 +102,7 @@ class VerifyBackward {
 
   /// True if lse and delta follow from the call's tensors, without the row's other keys.
   bool knows_lse() const { return call_.o.given(); }
-  bool knows_delta() const { return call_.o.given() && delta_is_of_o_; }
+  bool knows_delta() const { return call_.o.given() && delta_degree_ > 0; }
 
   QueryRow query_row(const RowAt& at) {
     QueryRow out;
@@ -113,8 +113,8 @@ class VerifyBackward {
     }
     if (!knows_delta()) return out;
     read(call_.o, at, p_.dv, o_);
-    for (std::size_t j = 0; j < o_.size(); ++j) out.delta += grad_o_[j] * o_[j];
-    out.delta_by = norm(grad_o_) * norm(o_) * 0x1p-20;
+    for (std::size_t j = 0; j < o_.size(); ++j) out.delta += delta_degree_ * grad_o_[j] * o_[j];
+    out.delta_by = delta_degree_ * norm(grad_o_) * norm(o_) * 0x1p-20;
     return out;
   }
 
@@ -328,7 +328,7 @@ class VerifyBackward {
   double unit_of_functions_;
   Forward forward_;
   OracleRows oracle_;
-  bool delta_is_of_o_;
+  double delta_degree_;
   DType type_;
   std::vector<double> grad_o_, o_;
   std::vector<Pair> pairs_;

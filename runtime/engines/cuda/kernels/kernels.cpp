@@ -178,7 +178,7 @@ LoadedKernel made(const KernelKey& key, const compiler::LoweredMod& lowered, con
   const codegen::KernelSpec& spec = call.spec;
   const codegen::GpuParts parts = codegen::parts_of(lowered, call, key.way);
   LoadedKernel out;
-  if (parts.gradient) out.delta_of_o = parts.gradient->delta_of_o;
+  if (parts.gradient) out.delta_degree = parts.gradient->delta_degree;
   const auto refuses = [&](const codegen::KernelDescriptor* one) { return !one->why_not(spec, parts.facts).empty(); };
   // Other kernels then compute the backward. A forward has no alternative: choose() reports the reason.
   if (!forward && std::ranges::all_of(codegen::kernels(key.way), refuses)) {

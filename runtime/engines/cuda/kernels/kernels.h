@@ -84,11 +84,11 @@ struct LoadedKernel {
   bool skips = false;                       ///< as in Traits
   std::string flaw;                         ///< as in Candidate
   compiler::CoverOf cover_of{};             ///< the dependencies of its lists, if the launch needs lists
-  bool delta_of_o = true;          ///< for a backward: as in GradientTraits of codegen/cuda/contract/gradient.cuh
-  std::vector<std::string> story;  ///< the origin of the choice; rejected kernels, and the reasons
-  std::string made{};              ///< as in Considered
-  std::unique_ptr<Libraries> libraries{};  ///< null: the kernel stays loaded
-  std::shared_ptr<Later> successor{};      ///< compiles the kernel that takes over from this one; null: none does
+  double delta_degree = 1;                  ///< for a backward: as in GradientParts
+  std::vector<std::string> story;           ///< the origin of the choice; rejected kernels, and the reasons
+  std::string made{};                       ///< as in Considered
+  std::unique_ptr<Libraries> libraries{};   ///< null: the kernel stays loaded
+  std::shared_ptr<Later> successor{};       ///< compiles the kernel that takes over from this one; null: none does
 
   /// Must be called before its launches are enqueued on the stream.
   void used_on(cu::Stream stream) const {
