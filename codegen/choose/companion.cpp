@@ -90,9 +90,6 @@ Source repair_source(const GpuParts& parts, const KernelPlan& plan) {
   return source_beside(parts, exact, "repair_sm80");
 }
 
-/// True if the kernel leaves the terms that are summed by query or pair by pair to a later kernel.
-bool leaves_pairs(const GpuParts& parts, const KernelPlan&) { return parts.facts.sums_pairs; }
-
 /// Queries of a tile that takes at most 48 KB of shared memory: a kernel has to request more.
 constexpr int once_more_queries = 64;
 
@@ -250,12 +247,8 @@ constinit const Companion sum_sinks{
     .when = When::after,
     .role = "sink",
     .name = "sum_sinks",
-    .needed =
-        [](const GpuParts& parts, const KernelPlan&) {
-          const GradientParts& of = *parts.gradient;
-          return !of.of_sink.empty() || !of.summed_by(Term::Sum::end, true).empty() ||
-                 !of.summed_by(Term::Sum::gate, true).empty();
-        },
+    .needed = [](const GpuParts& parts,
+                 const KernelPlan&) { return !parts.gradient->of_sink.empty() || parts.gradient->asks(by_sum_sinks); },
     .grid = sum_sinks_grid,
     .threads = sum_sinks_threads,
     .early = true,
@@ -267,7 +260,7 @@ constinit const Companion sum_pairs{
     .name = "sum_pairs_sm80",
     .source = [](const GpuParts& parts,
                  const KernelPlan& plan) { return source_beside(parts, once_more(parts, plan), "sum_pairs_sm80"); },
-    .needed = leaves_pairs,
+    .needed = [](const GpuParts& parts, const KernelPlan&) { return parts.gradient->asks(by_sum_pairs); },
     .grid = once_more_grid,
     .threads = 2 * once_more_queries,
     .early = true,

@@ -143,7 +143,8 @@ Kept kept_of(const Expr& e) {
 }
 
 /// What p is multiplied by, if it is the same for all pairs of a row that are not dropped; else null. The sum of p dP
-/// over a row is then delta over this number.
+/// over a row is then delta over this number. Where it is 0 or far from 1, delta is not precise enough, and
+/// sum_pairs_sm80.cuh visits the row's pairs.
 Expr gate_of(const Mod& mod) {
   if (delta_degree(mod.prob) != 1 || !linear_in_p(mod.prob)) return nullptr;
   const Expr gate = kept_of(mod.dprob.by).x;
@@ -211,14 +212,13 @@ void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward
 void find_sums(GpuParts& out) {
   Traits& facts = out.facts;
   const GradientParts& of = *out.gradient;
-  for (const Term& term : of.terms) {
-    const bool of_item = term.whole == Term::Sum::head || term.whole == Term::Sum::col;
-    facts.sums_items |= of_item;
-    facts.items_ask_s |= of_item && (of.has_slope || ir::uses(out.levels.element[term.first + term.rank], Input::S));
-    facts.sums_diagonals |= term.whole == Term::Sum::diagonal;
-    facts.stores_ds |= term.whole == Term::Sum::ds;
-    facts.sums_pairs |= term.whole == Term::Sum::row || term.whole == Term::Sum::pair || term.whole == Term::Sum::gate;
-  }
+  facts.sums_items = of.asks(by_kernel);
+  facts.items_ask_s = std::ranges::any_of(of.terms, [&](const Term& term) {
+    return (facts_of(term.whole).summers & by_kernel) != 0 &&
+           (of.has_slope || ir::uses(out.levels.element[term.first + term.rank], Input::S));
+  });
+  facts.sums_diagonals = of.asks(by_spread_diagonals);
+  facts.stores_ds = of.asks(by_sum_ds);
 }
 
 /// See Traits::column_words.
@@ -266,18 +266,14 @@ GradientParts gradient_parts(const compiler::LoweredMod& lowered, const Wanted& 
       roots.push_back(of_product(scatter.value, scale));
       if (const Expr share = by_prob ? share_of(mod, scatter) : nullptr) {
         out.terms.back().whole = Term::Sum::gate;
-        out.terms.back().share = roots.size();
-        roots.push_back(gathered(share));
+        out.terms.back().own = roots.size();
+        roots.insert(roots.end(), {gathered(share), gathered(gate_of(mod))});
       }
     }
   };
   add(mod.dscore, false);
   add(mod.dprob, true);
   sum_whole(out, distances);
-  if (!out.summed_by(Term::Sum::gate, true).empty()) {
-    out.gate = roots.size();
-    roots.push_back(gathered(gate_of(mod)));
-  }
   for (const compiler::Scatter& scatter : mod.dsink.captures)
     if (wanted[scatter.capture]) out.of_sink.push_back(scatter);
   return out;
@@ -314,6 +310,10 @@ std::vector<const Term*> GradientParts::summed_by(Term::Sum sum, bool whole) con
   for (const Term& term : terms)
     if ((whole ? term.whole : term.parts) == sum) out.push_back(&term);
   return out;
+}
+
+bool GradientParts::asks(Summers kernel) const {
+  return std::ranges::any_of(terms, [&](const Term& term) { return (facts_of(term.whole).summers & kernel) != 0; });
 }
 
 bool GradientParts::is_of_ds(std::uint32_t slot) const {

@@ -7,6 +7,7 @@
 
 #include "codegen/choose/plan.h"
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/sums.cuh"
 #include "codegen/facts/ds_term.h"
 #include "codegen/facts/parts.h"
 #include "compiler/lower.h"
@@ -44,19 +45,7 @@ Limits limits_of(const ir::Expr& mask);
 
 /// A compiler::Scatter as GPU kernels take it: a term of the gradient of a captured tensor, to which each pair adds.
 struct Term {
-  /// Which pairs are summed before the sum is added to the tensor's exact sum: pairs with the same place in the tensor.
-  enum class Sum : std::uint8_t {
-    head,  ///< pairs of a batch entry and head
-    row,   ///< ... and of a query
-    col,   ///< ... and of a key
-    pair,  ///< nothing: each pair adds to its own place
-    // Of kernels that compute a whole backward alone:
-    diagonal,  ///< ... and of a distance q - kv, by spread_diagonals.cuh
-    ds,        ///< nothing: dS is stored, and sum_ds.cuh computes the gradient from it
-    distance,  ///< the pairs of a distance q - kv, from dS that is stored for others, by sum_ds.cuh
-    end,       ///< the pairs of a query: sum_sinks.cuh computes the sum of their dS from the row's lse and delta
-    gate,      ///< ... and the sum of their p dP, which is delta over the prob mod's factor; see GradientParts::gate
-  };
+  using Sum = TermSum;
 
   std::uint32_t capture = 0;
   bool by_prob = false;   ///< multiplies the gradient of the probability, else that of the score
@@ -65,7 +54,7 @@ struct Term {
   std::size_t rank = 0, first = 0;  ///< levels.element holds its indices from `first` on, and then its value
   Sum parts = Sum::pair;            ///< in kernels that compute a part of a backward
   Sum whole = Sum::pair;            ///< in kernels that compute all of it
-  std::size_t share = 0;            ///< with Sum::gate, levels.element's index of what delta is multiplied by
+  std::size_t own = 0;              ///< levels.element holds expressions that only `whole` needs from here on
 };
 
 /// What a backward needs in addition to the forward's expressions, all in levels.element.
@@ -75,14 +64,12 @@ struct GradientParts {
   double delta_degree = 1;  ///< a row's delta is this times dO . O; 0: a sum over the row's pairs
   bool removes = true;      ///< as in GradientTraits of cuda/contract/gradient.cuh
   std::vector<Term> terms;
-  /// With terms of Sum::gate, levels.element's index of the number that p is multiplied by, the same for all pairs of a
-  /// row that are not dropped. Delta over this number is the row's sum of p dP. Where it is 0 or far from 1, delta is
-  /// not precise enough, and sum_pairs_sm80.cuh visits the row's pairs.
-  std::size_t gate = 0;
   std::vector<DsTerm> ds{};  ///< the terms that are summed by `ds` in a whole backward, in their order
 
   /// The terms that a kernel for a whole backward (or, not `whole`, for a part of it) sums in this way.
   std::vector<const Term*> summed_by(Term::Sum sum, bool whole) const;
+  /// True if this kernel of a whole backward sums some.
+  bool asks(Summers kernel) const;
   /// True if a whole backward computes the tensor's gradient from stored dS.
   bool is_of_ds(std::uint32_t slot) const;
   /// True if it sums any tensor's gradient exactly.

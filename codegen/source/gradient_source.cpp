@@ -15,23 +15,15 @@ namespace {
 
 using ir::Expr;
 
-std::string_view sums_function(Term::Sum sum) {
-  switch (sum) {
-    case Term::Sum::head: return "by_head";
-    case Term::Sum::row: return "by_row";
-    case Term::Sum::col: return "by_col";
-    case Term::Sum::pair: return "by_pair";
-    case Term::Sum::diagonal: return "by_diagonal";
-    case Term::Sum::end: return "by_end";
-    case Term::Sum::gate: return "by_gate";
-    case Term::Sum::ds: return "by_ds";
-    case Term::Sum::distance: return "by_distance";
-  }
-  return {};
-}
-
-/// Terms that a kernel adds up in registers, a number for each.
-constexpr std::array in_registers{Term::Sum::head, Term::Sum::row, Term::Sum::col};
+/// A way whose terms a kernel adds up in registers, a number for each, and what places_by_...() gets.
+struct InRegisters {
+  Term::Sum sum;
+  std::string_view arguments;
+};
+constexpr std::string_view of_row = "Head head, Row row, Where at, Int q";
+constexpr std::array in_registers{InRegisters{Term::Sum::head, "Head head, Where at"},
+                                  InRegisters{Term::Sum::row, of_row},
+                                  InRegisters{Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv"}};
 
 /// A member of the source's struct: the address of the exact sums of a captured tensor's gradient.
 std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
@@ -41,24 +33,21 @@ std::string sums_of(const ir::Signature& signature, std::uint32_t capture) {
 /// Writes the functions that add terms to sums, and those that return the places of these sums.
 class TermFunctions {
  public:
-  TermFunctions(const GpuParts& parts, const ir::Signature& signature, TermsOf of)
-      : parts_(parts), signature_(signature), of_(of) {}
+  TermFunctions(const GpuParts& parts, const ir::Signature& signature, const KernelPlan& plan)
+      : parts_(parts), signature_(signature), type_(plan.spec.dtype), whole_(sums_whole(plan)) {}
 
   std::string text() {
     std::string out;
-    for (const Term::Sum sum : in_registers) out += sums(sum);
+    for (const InRegisters& of : in_registers) out += sums(of);
     out += pairs("by_pair", Term::Sum::pair);
-    out += places(Term::Sum::head, "Head head, Where at");
-    out += places(Term::Sum::row, "Head head, Row row, Where at, Int q");
-    out += places(Term::Sum::col, "Head head, Col col, Where at, Int origin, Int kv");
-    if (!all(Term::Sum::gate).empty())
-      out += sums(Term::Sum::gate) + places(Term::Sum::gate, "Head head, Row row, Where at, Int q") + gate() + shares();
-    if (!all(Term::Sum::ds).empty()) out += factor();
-    if (of_.diagonals) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal) + distances(Term::Sum::diagonal);
-    if (!all(Term::Sum::distance).empty()) out += distances(Term::Sum::distance);
-    if (!all(Term::Sum::end).empty())
-      out += together("by_end(bool there, float x, Head head, Row row, Where at, Int q)", Term::Sum::end,
-                      "!there ? 0.0f : x");
+    if (any(Term::Sum::gate)) out += sums({Term::Sum::gate, of_row}) + is_told() + shares();
+    if (any(Term::Sum::end))
+      out += function(fmt::format("by_end(bool there, float x, {})", of_row),
+                      together(Term::Sum::end, "!there ? 0.0f : x"));
+    if (any(Term::Sum::ds)) out += factor();
+    if (any(Term::Sum::diagonal)) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal);
+    for (const Term::Sum sum : {Term::Sum::diagonal, Term::Sum::distance})
+      if (any(sum)) out += distances(sum);
     return out + sink();
   }
 
@@ -97,9 +86,10 @@ class TermFunctions {
     }
     return out + indent + statement;
   }
-  /// The function, with the locals that its statements use.
+  /// The function, of type void if `head` says none, with the locals that its statements use.
   std::string function(std::string_view head, const std::string& statements) {
-    const std::string typed = head.starts_with("float ") ? std::string(head) : fmt::format("void {}", head),
+    const bool has_type = head.find(' ') < head.find('(');
+    const std::string typed = fmt::format("{}{}", has_type ? "" : "void ", head),
                       out = statements.empty() ? fmt::format("  __device__ {} const {{}}\n", typed)
                                                : fmt::format("  __device__ {} const {{\n{}{}  }}\n", typed,
                                                              source_locals(uses_, signature_), statements);
@@ -107,20 +97,18 @@ class TermFunctions {
     return out;
   }
 
-  std::vector<const Term*> all(Term::Sum sum) const { return parts_.gradient->summed_by(sum, of_.whole); }
+  std::vector<const Term*> all(Term::Sum sum) const { return parts_.gradient->summed_by(sum, whole_); }
+  bool any(Term::Sum sum) const { return !all(sum).empty(); }
 
-  std::string sums(Term::Sum sum) {
-    std::string statements;
-    for (std::size_t i = 0; const Term* term : all(sum))
-      statements += fmt::format("    sums[{}] += {};\n", i++, added(*term));
-    return function(fmt::format("{}(float* sums, {})", sums_function(sum), pair_arguments), statements);
-  }
-  std::string places(Term::Sum sum, std::string_view arguments) {
-    std::string statements;
-    for (std::size_t i = 0; const Term* term : all(sum))
-      statements += fmt::format("    places[{}] = {};\n", i++, place(*term));
-    return function(fmt::format("places_{}(unsigned long long** places, {})", sums_function(sum), arguments),
-                    statements);
+  std::string sums(const InRegisters& of) {
+    const std::string_view name = facts_of(of.sum).function;
+    std::string sums, places;
+    for (std::size_t i = 0; const Term* term : all(of.sum))
+      sums += fmt::format("    sums[{}] += {};\n", i++, added(*term));
+    std::string out = function(fmt::format("{}(float* sums, {})", name, pair_arguments), sums);
+    for (std::size_t i = 0; const Term* term : all(of.sum))
+      places += fmt::format("    places[{}] = {};\n", i++, place(*term));
+    return out + function(fmt::format("places_{}(unsigned long long** places, {})", name, of.arguments), places);
   }
   std::string pairs(std::string_view name, Term::Sum sum) {
     std::string statements;
@@ -128,31 +116,34 @@ class TermFunctions {
       statements += in_loops(term->loops, fmt::format("add_exactly({}, {});\n", place(*term), added(*term)));
     return function(fmt::format("{}({})", name, pair_arguments), statements);
   }
-  /// A function that all lanes of a warp call at once.
-  std::string together(std::string_view head, Term::Sum sum, std::string_view flow) {
-    std::string statements;
+  /// For functions that all lanes of a warp call at once.
+  std::string together(Term::Sum sum, std::string_view flow) {
+    std::string out;
     for (const Term* term : all(sum))
-      statements += in_loops(term->loops, fmt::format("add_together({}, {});\n", place(*term),
-                                                      term->is_slope ? std::string(flow) : added(*term, flow)));
-    return function(head, statements);
+      out += in_loops(term->loops, fmt::format("add_together({}, {});\n", place(*term),
+                                               term->is_slope ? std::string(flow) : added(*term, flow)));
+    return out;
   }
-  std::string gate() {
-    return function("float gate(Head head, Row row, Where at, Int q)",
-                    fmt::format("    return {};\n", value(element(parts_.gradient->gate))));
+  /// The gate, if delta, divided by it, is as precise as that of an o without a gate, which is rounded to its type.
+  std::string is_told() {
+    const std::string gate = value(element(all(Term::Sum::gate)[0]->own + 1));
+    return function(fmt::format("bool is_told({})", of_row),
+                    fmt::format("    const float gate = {0};\n"
+                                "    return fabsf(gate) >= 0x1p-{1}f && fabsf(gate) <= 0x1p{1}f;\n",
+                                gate, type_ == DType::f16 ? 8 : 60));
   }
   /// What a row adds; x is the gate times the row's sum of p dP.
   std::string shares() {
-    std::string statements;
+    std::string out;
     for (const Term* term : all(Term::Sum::gate))
-      statements += fmt::format("    add_together({}, there ? x * ({}) : 0.0f);\n", place(*term),
-                                value(element(term->share)));
-    return function("by_delta(bool there, float x, Head head, Row row, Where at, Int q)", statements);
+      out += fmt::format("    add_together({}, there ? x * ({}) : 0.0f);\n", place(*term), value(element(term->own)));
+    return function(fmt::format("by_delta(bool there, float x, {})", of_row), out);
   }
   /// A distance without pairs adds nothing, even if its factor is infinite or NaN.
   std::string distances(Term::Sum sum) {
-    return together(
-        fmt::format("{}(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", sums_function(sum)), sum,
-        "x == 0.0f ? 0.0f : x");
+    return function(
+        fmt::format("{}(float x, Head head, Row row, Col col, Where at, Int q, Int kv)", facts_of(sum).function),
+        together(sum, "x == 0.0f ? 0.0f : x"));
   }
   /// What dS is multiplied by in the nth term.
   std::string factor() {
@@ -179,7 +170,8 @@ class TermFunctions {
 
   const GpuParts& parts_;
   const ir::Signature& signature_;
-  TermsOf of_;
+  DType type_;
+  bool whole_;
   std::uint32_t uses_ = 0;
 };
 
@@ -191,30 +183,22 @@ bool sums_whole(const KernelPlan& plan) {
 
 std::string gradient_traits(const GradientParts& gradient, bool whole) {
   std::vector<std::string> list;
-  const auto count = [&](Term::Sum sum) { return gradient.summed_by(sum, whole).size(); };
-  const auto says_count = [&](Term::Sum sum) {
-    if (const std::size_t n = count(sum)) list.push_back(fmt::format(".{} = {}", sums_function(sum), n));
-  };
   if (gradient.has_slope) list.emplace_back(".has_slope = true");
   if (gradient.delta_degree == 0) list.emplace_back(".delta_of_o = false");
-  for (const Term::Sum sum : in_registers) says_count(sum);
-  says_count(Term::Sum::gate);
-  says_count(Term::Sum::diagonal);
-  if (count(Term::Sum::pair)) list.emplace_back(".by_pair = true");
-  says_count(Term::Sum::ds);
-  if (count(Term::Sum::distance)) list.emplace_back(".by_distance = true");
-  if (count(Term::Sum::end)) list.emplace_back(".by_end = true");
+  for (const SumFacts& of : facts_of_sums)
+    if (const std::size_t count = gradient.summed_by(of.sum, whole).size())
+      list.push_back(fmt::format(".{} = {}", of.function, count));
   if (!gradient.removes) list.emplace_back(".removes = false");
   if (!gradient.of_sink.empty()) list.emplace_back(".by_sink = true");
   return source_traits("  static constexpr GradientTraits gradient{", list);
 }
 
-std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, TermsOf of) {
-  return TermFunctions(parts, signature, of).text();
+std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, const KernelPlan& plan) {
+  return TermFunctions(parts, signature, plan).text();
 }
 
 bool leaves_diagonals(const GpuParts& parts, const KernelPlan& plan) {
-  return parts.gradient && sums_whole(plan) && !parts.gradient->summed_by(Term::Sum::diagonal, true).empty();
+  return parts.gradient && sums_whole(plan) && parts.gradient->asks(by_spread_diagonals);
 }
 
 bool leaves_ds(const GpuParts& parts, const KernelPlan& plan) {

@@ -13,12 +13,7 @@ bool sums_whole(const KernelPlan& plan);
 
 /// The line of `struct User` that holds its GradientTraits; `whole` as above.
 std::string gradient_traits(const GradientParts& gradient, bool whole);
-/// What terms the functions of a source are for.
-struct TermsOf {
-  bool whole = false;      ///< as above
-  bool diagonals = false;  ///< some are summed along diagonals
-};
 /// The functions that add terms to sums, and those that return the places of these sums.
-std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, TermsOf of);
+std::string gradient_terms(const GpuParts& parts, const ir::Signature& signature, const KernelPlan& plan);
 
 }  // namespace attune::codegen

@@ -60,7 +60,7 @@ class Split {
     const bool diagonals = leaves_diagonals(parts_, plan_);
     UserSource mine = user_source(parts_, plan_, Lines::no);
     // Kernels that add up terms themselves are not spliced.
-    if (parts_.gradient) mine.terms = no_terms(diagonals);
+    if (parts_.gradient) mine.terms = no_terms();
     inside_ = mine.is_inside.has_value();
     UserSource shared = mine;
     if (parts_.facts.bounded) {
@@ -95,11 +95,11 @@ class Split {
   }
 
   /// The functions that add up gradients of captured tensors, for a mod without such gradients.
-  std::string no_terms(bool diagonals) const {
+  std::string no_terms() const {
     GpuParts none = parts_;
     none.gradient->terms.clear();
     none.gradient->of_sink.clear();
-    return gradient_terms(none, source_signature(none.mod()), {sums_whole(plan_), diagonals});
+    return gradient_terms(none, source_signature(none.mod()), plan_);
   }
 
   /// The name of a function's place. Two functions are named exponent: the one that takes parts of the score that a

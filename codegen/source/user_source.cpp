@@ -303,7 +303,7 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   if (parts.gradient) {
     out.traits += gradient_traits(*parts.gradient, sums_whole(plan));
     functions.backward();
-    out.terms = gradient_terms(parts, functions.signature(), {sums_whole(plan), leaves_diagonals(parts, plan)});
+    out.terms = gradient_terms(parts, functions.signature(), plan);
   }
   if (!reads.empty()) out.is_inside = inside_function(reads, functions.signature(), parts.fields);
   out.functions = functions.take();

@@ -53,32 +53,6 @@ std::string phases_of(const runtime::cuda::Binary& binary) {
   return out;
 }
 
-/// `whole`: in a kernel that computes the whole backward.
-std::string_view sum_in_words(codegen::Term::Sum sum, bool whole) {
-  using enum codegen::Term::Sum;
-  switch (sum) {
-    case head:
-      return whole ? "by head: each warp sums its pairs of an item, and adds one number"
-                   : "by head: a block of the kernel of q sums its pairs, and adds one number";
-    case row:
-      return whole ? "by row: another kernel visits all pairs again, and each query adds one number"
-                   : "by row: each query of the kernel of q adds one number";
-    case col:
-      return whole ? "by column: each key of an item adds one number"
-                   : "by column: each key of the kernel of k and v adds one number";
-    case pair:
-      return whole ? "pair by pair: another kernel visits all pairs again, and adds each to an exact sum, which is slow"
-                   : "pair by pair: the kernel of k and v adds each pair to an exact sum, which is slow";
-    case diagonal:
-      return "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long";
-    case ds: return "of each pair: the kernel stores dS, and another one adds it up";
-    case distance: return "along diagonals: another kernel adds up the dS that is stored for others";
-    case end: return "by row, of lse and delta: pairs are not visited again";
-    case gate: return "by row, of delta: pairs are visited again only in rows whose gate is 0 or far from 1";
-  }
-  throw Bug("terms have an unknown way to be summed");
-}
-
 /// Bytes of sums along diagonals, as spread_diagonals.cuh counts them.
 double bytes_of_diagonals(const BenchOptions& call, const codegen::Tile& tile) {
   const std::int64_t tiles = ceil_div(call.of_kv_seq(), tile.n), distances = round_up(call.seq, tile.m) + tile.n;
@@ -107,9 +81,9 @@ std::vector<CapturedSums> captured_sums(const codegen::GpuParts& parts, std::spa
       one.bytes = std::min(of_pair * pairs, most), one.of_ds = true;
     for (const codegen::Term& term : parts.gradient->terms)
       if (term.capture == slot) {
-        const codegen::Term::Sum sum = whole ? term.whole : term.parts;
-        one.how.emplace_back(sum_in_words(sum, whole));
-        if (sum == codegen::Term::Sum::diagonal)
+        const SumFacts& sum = facts_of(whole ? term.whole : term.parts);
+        one.how.emplace_back(whole ? sum.words : sum.words_of_parts);
+        if (sum.summers & by_spread_diagonals)
           one.how.back() += fmt::format(", in {} for all such tensors",
                                         bytes_text(bytes_of_diagonals(call, plan.tile)));
       }

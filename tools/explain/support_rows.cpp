@@ -192,12 +192,11 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   }
   if (has("sink")) kinds.emplace_back("sink");
   if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {
-    const std::size_t diagonals = gradient->summed_by(codegen::Term::Sum::diagonal, true).size() +
-                                  gradient->summed_by(codegen::Term::Sum::distance, true).size(),
-                      of_ds = gradient->ds.size();
-    if (of_ds) kinds.emplace_back("dS");
-    if (diagonals) kinds.emplace_back("grads q-kv");
-    if (diagonals + of_ds < gradient->terms.size() || !gradient->of_sink.empty()) kinds.emplace_back("grads");
+    for (const std::string_view kind : {"dS", "grads q-kv", "grads"}) {
+      const auto is = [&](const codegen::Term& term) { return facts_of(term.whole).kind == kind; };
+      if (std::ranges::any_of(gradient->terms, is) || (kind == "grads" && !gradient->of_sink.empty()))
+        kinds.push_back(kind);
+    }
   } else if (has("score"))
     kinds.emplace_back("score");
   if (kinds.empty()) return has("mask") ? "mask" : "plain";

@@ -42,7 +42,7 @@ struct Keys80 {
   using QLine = Lines<Tile::d * size>;
   using VLine = Lines<Tile::dv * size>;
   static constexpr GradientTraits terms = User::gradient;
-  static constexpr bool has_terms = gives_k && (terms.by_col > 0 || terms.by_pair);
+  static constexpr bool has_terms = gives_k && (terms.by_col > 0 || terms.by_pair > 0);
 
   /// The fields of a query that its pairs read. Limits leave the query the keys [from, to].
   struct End {
@@ -180,7 +180,7 @@ struct Keys80 {
             if constexpr (has_terms) {
               if constexpr (terms.by_col > 0)
                 user.by_col(sums.of[r], flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
-              if constexpr (terms.by_pair) user.by_pair(flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
+              if constexpr (terms.by_pair > 0) user.by_pair(flow, s, p, of.head, row, col[r], of.at, origin, q, kv);
             }
           };
           const Pair<User> pair{of.head, row, col[r], of.at, origin, q, kv};

@@ -106,6 +106,16 @@ class VisitedKeys {
   unsigned now_ = 0;
 };
 
+/// A Mod with terms by gate: sums of p dP over rows whose delta does not tell them precisely.
+template <class M>
+concept HasGates = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
+             Flow flow, float* sums, unsigned long long** places) {
+  bool(m.is_told(head, row, at, i));                         // q: delta is precise
+  m.by_gate(sums, flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
+  m.places_by_gate(places, head, row, at, i);                // q
+};
+
 /// Offsets into shared memory, from layout/.
 template <class Tile>
 struct SharedQueries80 {
@@ -173,7 +183,7 @@ struct Queries80 {
   float head_sums[terms.by_head > 0 ? terms.by_head : 1] = {};
   float row_sums[2][terms.by_row > 0 ? terms.by_row : 1] = {};
   float gate_sums[2][terms.by_gate > 0 ? terms.by_gate : 1] = {};
-  bool asks_pairs[2] = {};  ///< the row's gate is not is_gate(): its terms are summed from pairs, not from delta
+  bool asks_pairs[2] = {};  ///< the row's terms by gate are summed from pairs, not from delta
 
   /// Tiles of a section of heads run next to each other, last queries first: with a causal mask these take longest.
   __device__ Queries80(const BackwardArgs& args, const User& user, unsigned shared)
@@ -274,7 +284,7 @@ struct Queries80 {
             } else {
               if constexpr (P == Pass::gradient && terms.by_head > 0)
                 user.by_head(head_sums, flow, s, p, head, row[r], col, at, origin, q[r], kv);
-              if constexpr (P == Pass::terms && terms.by_pair)
+              if constexpr (P == Pass::terms && terms.by_pair > 0)
                 user.by_pair(flow, s, p, head, row[r], col, at, origin, q[r], kv);
               if constexpr (P == Pass::terms && terms.by_gate > 0)
                 if (asks_pairs[r]) user.by_gate(gate_sums[r], flow, s, p, head, row[r], col, at, origin, q[r], kv);
@@ -409,9 +419,10 @@ struct Queries80 {
     auto walk = this->walk();
     if (walk.count == 0) return;
     if constexpr (pass == Pass::terms && terms.by_gate > 0) {
+      static_assert(HasGates<User>);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) asks_pairs[r] = exists(r) && !is_gate<Element>(user.gate(head, row[r], at, q[r]));
-      if (terms.by_row == 0 && !terms.by_pair && !__syncthreads_or(asks_pairs[0] || asks_pairs[1])) return;
+      for (int r = 0; r < 2; ++r) asks_pairs[r] = exists(r) && !user.is_told(head, row[r], at, q[r]);
+      if (terms.by_row == 0 && terms.by_pair == 0 && !__syncthreads_or(asks_pairs[0] || asks_pairs[1])) return;
     }
     float deltas[2] = {};
     load_queries();

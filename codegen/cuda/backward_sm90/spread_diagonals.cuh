@@ -12,6 +12,16 @@
 
 namespace attune {
 
+/// A Mod with terms by diagonals. A sum is handed on with any pair of its distance. Where a call is recomputed, each
+/// pair adds to its own places instead.
+template <class M>
+concept SumsDiagonals = Differentiable<M> && requires(const M m, Where at, typename M::Head head, typename M::Row row,
+                                                      typename M::Col col, float x, Int i, Flow flow) {
+  m.diagonals[0];                                                  // the sums
+  m.by_diagonal(x, head, row, col, at, i, i);                      // a sum, …, q, kv
+  m.by_pair_of_diagonal(flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
+};
+
 /// Sums for a tile of keys and a head of queries: place x has distance x - n, where positions count from the first
 /// query and from the tile's first key. Places that no tile of queries met stay 0.
 template <class Tile>

@@ -19,6 +19,23 @@
 
 namespace attune {
 
+/// A Mod whose dS is stored: the gradients of captured tensors are dS times a factor, summed over batch entries or
+/// heads that share elements.
+template <class M>
+concept StoresDs = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  StoredDs(m.stored_ds);
+  SumOfDs(m.sums_of_ds[0]);
+  x = m.ds_factor(0, head, row, col, at, i, i, i);  // the term, ..., origin, q, kv
+};
+
+/// A Mod that also has terms of stored dS along diagonals.
+template <class M>
+concept SumsDistances = StoresDs<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
+  m.by_distance(x, head, row, col, at, i, i);  // the sum, …, q, kv
+};
+
 /// The dS of a launch's keys.
 template <class Tile, class User>
 struct DsOfKeys {
@@ -384,7 +401,7 @@ __global__ void __launch_bounds__(sum_ds_threads)
   let_next_start();
   wait_for_kernel_before();
   SumsOfDs<Tile, User>{args, user}.run();
-  if constexpr (User::gradient.by_distance) SumDistances<Tile, User>{args, user}.run();
+  if constexpr (User::gradient.by_distance > 0) SumDistances<Tile, User>{args, user}.run();
 }
 
 }  // namespace attune

@@ -14,6 +14,21 @@
 
 namespace attune {
 
+/// A Mod with terms of rows' sums of dS.
+template <class M>
+concept EndsRows = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
+  m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
+};
+
+/// A Mod with terms of rows' sums of p dP.
+template <class M>
+concept SharesDelta = Differentiable<M> &&
+    requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
+  bool(m.is_told(head, row, at, i));      // q: delta is precise
+  m.by_delta(true, x, head, row, at, i);  // false: adds nothing; the sum of dP times prob(), …, q
+};
+
 /// Adds the sums of dS of the rows from `first` to `end`. All lanes of a warp add at once.
 template <class Tile, class User>
 __device__ inline void add_ends(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
@@ -38,7 +53,7 @@ __device__ inline void add_ends(const BackwardArgs& args, const User& user, cons
 template <class Tile, class User>
 __device__ inline void add_gates(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
                                  int first, int end) {
-  static_assert(HasGates<User>);
+  static_assert(SharesDelta<User>);
   const auto head = user.head(at);
   for (; first < end; first += sum_sinks_threads) {
     const int row = first + static_cast<int>(threadIdx.x), nearest = min(row, end - 1),
@@ -47,7 +62,7 @@ __device__ inline void add_gates(const BackwardArgs& args, const User& user, con
     const auto of_row = user.row(head, at, q);
     const float lse = *row_of(args.lse, at.b, at.h, position), delta = *row_of(args.delta, at.b, at.h, position),
                 of_lse = args.grad_lse.data ? *row_of(args.grad_lse, at.b, at.h, position) : 0.0f;
-    const bool there = row < end && lse != -infinity && is_gate<typename Tile::Element>(user.gate(head, of_row, at, q));
+    const bool there = row < end && lse != -infinity && user.is_told(head, of_row, at, q);
     user.by_delta(there, delta + of_lse, head, of_row, at, q);
   }
 }
@@ -63,7 +78,7 @@ __global__ void __launch_bounds__(sum_sinks_threads)
   const int first = static_cast<int>(blockIdx.x) * sum_sinks_rows, end = min(first + sum_sinks_rows, queries.length);
   if (first >= end) return;
   if constexpr (User::gradient.by_gate > 0) add_gates<Tile>(args, user, entry, at, first, end);
-  if constexpr (User::gradient.by_end) add_ends<Tile>(args, user, entry, at, first, end);
+  if constexpr (User::gradient.by_end > 0) add_ends<Tile>(args, user, entry, at, first, end);
   if constexpr (User::gradient.by_sink) {
     const auto head = user.head(at);
     const float sink = user.sink(head, at);

@@ -437,12 +437,11 @@ struct Traits {
   bool has_slope = false;  ///< of a backward: the derivative of scores is not 1 everywhere
   bool draws = false;      ///< prob() draws random numbers pair by pair
   bool has_terms = false;  ///< gradients of captured tensors are asked for
-  // ... of which a kernel for a whole backward sums some so: see Term::Sum.
+  // ... of which a kernel for a whole backward sums some so: see sums.cuh.
   bool sums_items = false;      ///< by head or by key, in the warpgroups' registers
   bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair
   bool sums_diagonals = false;  ///< along diagonals, q - kv
   bool stores_ds = false;       ///< as stored dS: see codegen/facts/ds_term.h
-  bool sums_pairs = false;      ///< by query or pair by pair, in a kernel of their own
   bool copies_read = false;     ///< there is a read that a kernel can copy tile by tile: see copied_read()
   bool copies_f32 = false;      ///< ... of f32, in a backward
   int distant_reads = 0;        ///< reads in the part that a kernel can compute once a distance: see distant_part()

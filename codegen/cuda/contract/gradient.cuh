@@ -3,6 +3,7 @@
 #pragma once
 
 #include "codegen/cuda/contract/args.cuh"
+#include "codegen/cuda/contract/sums.cuh"
 #include "codegen/cuda/parts/row.cuh"
 
 namespace attune {
@@ -10,19 +11,13 @@ namespace attune {
 /// Facts about a Mod's derivative, known when its source is written. Gradients of captured tensors are sums of terms,
 /// one term per read. A term is summed along everything that its place in the tensor does not depend on.
 struct GradientTraits {
-  bool has_slope = false;    ///< slope() is not 1 everywhere
-  bool delta_of_o = true;    ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
-  int by_head = 0;           ///< terms whose places depend only on b and h
-  int by_row = 0;            ///< ... and on q
-  int by_col = 0;            ///< ... and on kv, but not on q
-  int by_gate = 0;           ///< terms of p dP, by row: made of delta, or of pairs where gate() is not is_gate()
-  int by_diagonal = 0;       ///< ... and on q - kv, as multiples of dS, for kernels that sum along diagonals
-  bool by_pair = false;      ///< there are terms to which each pair adds, at its own places
-  int by_ds = 0;             ///< terms of dS times a factor, pair by pair: the kernel stores dS, for sum_ds.cuh
-  bool by_distance = false;  ///< there are terms of the sum of dS along a diagonal, for sum_ds.cuh
-  bool by_end = false;       ///< there are terms of the sum of a row's dS times a factor, for sum_sinks.cuh
-  bool removes = true;       ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
-  bool by_sink = false;      ///< sink() reads captured tensors whose gradients are asked for
+  bool has_slope = false;  ///< slope() is not 1 everywhere
+  bool delta_of_o = true;  ///< the sum of p dp along a row is dO . O; otherwise a kernel has to iterate over the row
+#define ATTUNE_COUNT(name, ...) int by_##name = 0;
+  ATTUNE_SUMS(ATTUNE_COUNT)
+#undef ATTUNE_COUNT
+  bool removes = true;   ///< pairs may be masked out: by keep(), limits, bands, or a score of -inf
+  bool by_sink = false;  ///< sink() reads captured tensors whose gradients are asked for
 };
 
 /// The gradients of a pair: of its score, of q . k (past slope()), and of its probability.
@@ -49,58 +44,6 @@ concept Differentiable = Mod<M> &&
   m.places_by_row(places, head, row, at, i);     // q
   m.places_by_col(places, head, col, at, i, i);  // origin, kv
   m.by_sink(x, head, at);                        // what flows to the sink
-};
-
-/// A Mod with terms by diagonals: `diagonals` are sums for spread_diagonals.cuh. A sum is handed on with any pair of
-/// its distance. Where a call is recomputed, each pair adds to its own places instead.
-template <class M>
-concept SumsDiagonals = Differentiable<M> && requires(const M m, Where at, typename M::Head head, typename M::Row row,
-                                                      typename M::Col col, float x, Int i, Flow flow) {
-  m.diagonals[0];
-  m.by_diagonal(x, head, row, col, at, i, i);                      // the sum, …, q, kv
-  m.by_pair_of_diagonal(flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
-};
-
-/// A Mod with terms of rows' sums of dS.
-template <class M>
-concept EndsRows = Differentiable<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
-  m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
-};
-
-/// A Mod with terms of p dP whose prob() is gate() times p, or 0 for a dropped pair.
-template <class M>
-concept HasGates = Differentiable<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i,
-             Flow flow, float* sums, unsigned long long** places) {
-  x = m.gate(head, row, at, i);                              // q
-  m.by_delta(true, x, head, row, at, i);                     // false: adds nothing; the sum of gate() p dP, …, q
-  m.by_gate(sums, flow, x, x, head, row, col, at, i, i, i);  // flow, s, p, …, origin, q, kv
-  m.places_by_gate(places, head, row, at, i);                // q
-};
-
-/// True if o, which is rounded to Element, divided by the gate is as precise as an o without a gate.
-template <class Element>
-__device__ inline bool is_gate(float gate) {
-  constexpr float most = ElementOf<Element>::needs_maximum ? 0x1p8f : 0x1p60f;
-  return fabsf(gate) >= 1 / most && fabsf(gate) <= most;
-}
-
-/// A Mod whose dS is stored: the gradients of captured tensors are dS times a factor, summed over batch entries or
-/// heads that share elements.
-template <class M>
-concept StoresDs = Differentiable<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
-  StoredDs(m.stored_ds);
-  SumOfDs(m.sums_of_ds[0]);
-  x = m.ds_factor(0, head, row, col, at, i, i, i);  // the term, ..., origin, q, kv
-};
-
-/// A Mod that also has terms of stored dS along diagonals.
-template <class M>
-concept SumsDistances = StoresDs<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, typename M::Col col, float x, Int i) {
-  m.by_distance(x, head, row, col, at, i, i);  // the sum, …, q, kv
 };
 
 /// What the gradient of a pair needs of its row.
