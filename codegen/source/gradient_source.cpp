@@ -40,10 +40,8 @@ class TermFunctions {
     std::string out;
     for (const InRegisters& of : in_registers) out += sums(of);
     out += pairs("by_pair", Term::Sum::pair);
-    if (any(Term::Sum::gate)) out += sums({Term::Sum::gate, of_row}) + is_told() + shares();
-    if (any(Term::Sum::end))
-      out += function(fmt::format("by_end(bool there, float x, {})", of_row),
-                      together(Term::Sum::end, "!there ? 0.0f : x"));
+    if (any(Term::Sum::gate)) out += sums({Term::Sum::gate, of_row}) + is_told();
+    if (any(Term::Sum::end) || any(Term::Sum::gate)) out += end_row();
     if (any(Term::Sum::ds)) out += factor();
     if (any(Term::Sum::diagonal)) out += pairs("by_pair_of_diagonal", Term::Sum::diagonal);
     for (const Term::Sum sum : {Term::Sum::diagonal, Term::Sum::distance})
@@ -132,12 +130,14 @@ class TermFunctions {
                                 "    return fabsf(gate) >= 0x1p-{1}f && fabsf(gate) <= 0x1p{1}f;\n",
                                 gate, type_ == DType::f16 ? 8 : 60));
   }
-  /// What a row adds; x is the gate times the row's sum of p dP.
-  std::string shares() {
-    std::string out;
+  /// What a row adds: multiples of its sum of dS; and of p dP, which delta and grad_lse are, times the gate.
+  std::string end_row() {
+    std::string out = together(Term::Sum::end, "!there ? 0.0f : ds");
+    if (any(Term::Sum::gate)) out += "    const bool told = there && is_told(head, row, at, q);\n";
     for (const Term* term : all(Term::Sum::gate))
-      out += fmt::format("    add_together({}, there ? x * ({}) : 0.0f);\n", place(*term), value(element(term->own)));
-    return function(fmt::format("by_delta(bool there, float x, {})", of_row), out);
+      out += fmt::format("    add_together({}, told ? (delta + grad_lse) * ({}) : 0.0f);\n", place(*term),
+                         value(element(term->own)));
+    return function(fmt::format("end_row(bool there, float ds, float delta, float grad_lse, {})", of_row), out);
   }
   /// A distance without pairs adds nothing, even if its factor is infinite or NaN.
   std::string distances(Term::Sum sum) {

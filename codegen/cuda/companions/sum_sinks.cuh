@@ -14,56 +14,29 @@
 
 namespace attune {
 
-/// A Mod with terms of rows' sums of dS.
+/// A Mod with terms that follow from sums over a row's pairs.
 template <class M>
 concept EndsRows = Differentiable<M> &&
     requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
-  m.by_end(true, x, head, row, at, i);  // false: adds nothing; the sum, …, q
+  m.end_row(true, x, x, x, head, row, at, i);  // false: adds nothing; the sum of dS, delta, grad_lse, …, q
 };
 
-/// A Mod with terms of rows' sums of p dP.
-template <class M>
-concept SharesDelta = Differentiable<M> &&
-    requires(const M m, Where at, typename M::Head head, typename M::Row row, float x, Int i) {
-  bool(m.is_told(head, row, at, i));      // q: delta is precise
-  m.by_delta(true, x, head, row, at, i);  // false: adds nothing; the sum of dP times prob(), …, q
-};
-
-/// Adds the sums of dS of the rows from `first` to `end`. All lanes of a warp add at once.
-template <class Tile, class User>
-__device__ inline void add_ends(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
+/// Adds what follows from sums over the rows from `first` to `end`. All lanes of a warp add at once.
+template <class Tile, EndsRows User>
+__device__ inline void end_rows(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
                                 int first, int end) {
-  static_assert(EndsRows<User>);
   const auto head = user.head(at);
   const float sink = User::traits.has_sink ? user.sink(head, at) : -infinity;
   for (; first < end; first += sum_sinks_threads) {
     const int row = first + static_cast<int>(threadIdx.x), nearest = min(row, end - 1),
               position = entry.queries.start + nearest;
+    const auto of_row = user.row(head, at, entry.query(nearest));
     const float lse = *row_of(args.lse, at.b, at.h, position), delta = *row_of(args.delta, at.b, at.h, position),
                 of_lse = args.grad_lse.data ? *row_of(args.grad_lse, at.b, at.h, position) : 0.0f,
                 share = sink == -infinity ? 0.0f : power_of_two((sink - lse) * (1 / ln2));
     // Where lse or delta is NaN, so is each dS of the row. A row without pairs has no dS.
-    const float sum = lse == lse ? of_lse + share * delta : lse;
-    const Int q = entry.query(nearest);
-    user.by_end(row < end && lse != -infinity, sum, head, user.row(head, at, q), at, q);
-  }
-}
-
-/// Adds what rows from `first` to `end` say of gates. All lanes of a warp add at once.
-template <class Tile, class User>
-__device__ inline void add_gates(const BackwardArgs& args, const User& user, const Entry& entry, const Where& at,
-                                 int first, int end) {
-  static_assert(SharesDelta<User>);
-  const auto head = user.head(at);
-  for (; first < end; first += sum_sinks_threads) {
-    const int row = first + static_cast<int>(threadIdx.x), nearest = min(row, end - 1),
-              position = entry.queries.start + nearest;
-    const Int q = entry.query(nearest);
-    const auto of_row = user.row(head, at, q);
-    const float lse = *row_of(args.lse, at.b, at.h, position), delta = *row_of(args.delta, at.b, at.h, position),
-                of_lse = args.grad_lse.data ? *row_of(args.grad_lse, at.b, at.h, position) : 0.0f;
-    const bool there = row < end && lse != -infinity && user.is_told(head, of_row, at, q);
-    user.by_delta(there, delta + of_lse, head, of_row, at, q);
+    const float ds = lse == lse ? of_lse + share * delta : lse;
+    user.end_row(row < end && lse != -infinity, ds, delta, of_lse, head, of_row, at, entry.query(nearest));
   }
 }
 
@@ -77,8 +50,7 @@ __global__ void __launch_bounds__(sum_sinks_threads)
   const Where at = entry.at(b, h);
   const int first = static_cast<int>(blockIdx.x) * sum_sinks_rows, end = min(first + sum_sinks_rows, queries.length);
   if (first >= end) return;
-  if constexpr (User::gradient.by_gate > 0) add_gates<Tile>(args, user, entry, at, first, end);
-  if constexpr (User::gradient.by_end > 0) add_ends<Tile>(args, user, entry, at, first, end);
+  if constexpr (EndsRows<User>) end_rows<Tile>(args, user, entry, at, first, end);
   if constexpr (User::gradient.by_sink) {
     const auto head = user.head(at);
     const float sink = user.sink(head, at);
