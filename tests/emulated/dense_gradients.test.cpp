@@ -151,6 +151,15 @@ TEST_CASE("dS of tiles that the mask leaves empty is not read: it was never writ
       CHECK(wrong("s + bias[h, q, kv] + 0.01f * more[abs(q - kv)]", "kv <= q && more[q] == more[kv]", heads, shape,
                   {.ds_bytes = ds_bytes}, &documents) == "");
     }
+    // The gradient has rows before the first query and behind the last one. NaN behind the mask: dS is computed again.
+    if (const std::size_t n = nth++; in_turn(n, 4)) {
+      Shape offset = shape;
+      offset.q_offset = 100;
+      CHECK(wrong("s + bias[h, q, kv]", "kv <= q", dense({4, 390, 403}), offset) == "");
+      const auto odd = [](std::int64_t i) { return i % 403 > i / 403 % 270 ? nan : 0.5; };
+      CHECK(wrong("s + bias[h, q, kv]", "kv <= q", {DType::bf16, {4, 270, 403}, {270 * 403, 403, 1}, odd}, shape) ==
+            "");
+    }
     // dS is the gradient, which has zeros there.
     if (const std::size_t n = nth++; in_turn(n, 4)) {
       Shape even = shape;

@@ -179,14 +179,8 @@ __device__ inline Bands counted_from(int offset, Bands bands) {
   return bands;
 }
 
-/// The tiles of `n` keys that bands reach: the first one, and the one behind the last.
-__device__ inline int first_tile_of(const Bands& bands, int n) { return max(bands.begin, 0) / n; }
-__device__ inline int end_tile_of(const Bands& bands, int kv_len, int n) {
-  return (min(bands.end, kv_len) + n - 1) / n;
-}
-
 __device__ inline Walk walk_bands(Bands bands, int kv_len, int n) {
-  const int begin = first_tile_of(bands, n), end = end_tile_of(bands, kv_len, n);
+  const int begin = max(bands.begin, 0) / n, end = (min(bands.end, kv_len) + n - 1) / n;
   Walk walk{max(end - begin, 0), 0, 0, end - 1, nullptr};
   if (walk.count == 0) return walk;
   // A tile that reaches past the last key is partial.
@@ -227,6 +221,13 @@ __device__ inline Walk walk_of_keys(const User& user, const Entry& entry, Where 
                              entry.key(end));
   for (int* side : {&bands.begin, &bands.end, &bands.full_begin, &bands.full_end}) *side -= entry.q_offset;
   return walk_bands(bands, entry.queries.length, m);
+}
+
+/// The tiles of `n` keys that bands reach: the first one, and the one behind the last. walk_bands() finds them itself:
+/// with these functions it makes other machine code.
+__device__ inline int first_tile_of(const Bands& bands, int n) { return max(bands.begin, 0) / n; }
+__device__ inline int end_tile_of(const Bands& bands, int kv_len, int n) {
+  return (min(bands.end, kv_len) + n - 1) / n;
 }
 
 /// What a table of visits says about two tiles: a Visit, or 0. Keys are in tiles of `n`.
