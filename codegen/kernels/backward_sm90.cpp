@@ -58,7 +58,8 @@ std::string why_order0(const Traits& facts) {
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
-/// Or, transposed, 64 columns of 80 queries. The warp that sums diagonals needs more registers than this leaves.
+/// Or, transposed, 64 columns of 80 queries. These are no whole bands of block diagonals (diagonals.cuh), which are
+/// summed.
 constexpr int most_queries = turned_queries;
 
 /// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have
@@ -152,7 +153,8 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   if (sums_terms(facts) && (tile.completes || tile.path || tile.m == most_queries))
     return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
-  if (facts.sums_diagonals && tile.copies) return "dS is summed where a bias would be copied: copies must be 0";
+  if (facts.sums_diagonals && tile.copies)
+    return "a kernel that sums a captured tensor's gradient along diagonals copies nothing: copies must be 0";
   if (tile.diagonals != static_cast<int>(facts.sums_diagonals))
     return facts.sums_diagonals ? "a further warpgroup sums a captured tensor's gradient: diagonals must be 1"
                                 : "no captured tensor's gradient is summed along diagonals: diagonals must be 0";

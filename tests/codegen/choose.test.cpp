@@ -892,7 +892,7 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
     return "";
   };
   const Traits terms{.scaled = true, .has_terms = true, .sums_diagonals = true};
-  for (const char* text : {"completes=1", "path=1", "copies=1", "m=80"})
+  for (const char* text : {"completes=1", "path=1", "copies=1", "m=80", "diagonals=0"})
     CHECK(why(text, terms).find("sums a captured tensor's gradient") != std::string::npos);
   CHECK(why("order=3", terms) == "");
   const Traits of_s{.scaled = true, .has_terms = true, .sums_items = true, .items_ask_s = true};
@@ -902,6 +902,7 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
   CHECK(why("copies=2", {.copies_read = true}).find("0 or 1") != std::string::npos);
   CHECK(why("copies=1", {.copies_read = true, .copies_f32 = true}).find("0 or 2") != std::string::npos);
   CHECK(why("copies=2", {.copies_read = true, .copies_f32 = true}) == "");
+  CHECK(why("diagonals=1", {}).find("diagonals must be 0") != std::string::npos);
 }
 
 TEST_CASE("only what is asked for", "[choose]") {
