@@ -159,6 +159,22 @@ TEST_CASE("a table under a softcap is summed along diagonals, as dS has the cap'
     }
 }
 
+TEST_CASE("sums along diagonals are right for every length, and where tiles are missing", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Every distance within 101 has its own element, so none may go to a neighbour's place.
+  const std::string table = "s + t[h, (q - kv + 606) % 101]";
+  Shape half = dense(270, 400, 128);
+  half.dtype = DType::f16;
+  std::size_t nth = 0;
+  for (const Shape& shape : {dense(331, 157, 64), half, dense(1, 300, 128), dense(330, 1, 128), dense(400, 390, 64),
+                             packed({1, 0, 270, 77}, 128), packed({290, 1}, 64)})
+    for (const char* mask : {"true", "kv <= q", "(q / 64 + kv / 64) % 3 != 1", "kv > q + 70"}) {
+      if (!in_turn(nth++, 14)) continue;
+      INFO(mask << ' ' << shape.d << ' ' << shape.q_len << ' ' << shape.kv_len);
+      CHECK(wrong({.score = table, .mask = mask}, shape) == "");
+    }
+}
+
 TEST_CASE("what masked-out keys hold reaches no captured gradient", "[emulated]") {
   if (skipped_without_compiler()) return;
   // Few, because what is not finite is computed again pair by pair.

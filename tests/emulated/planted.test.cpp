@@ -37,6 +37,7 @@ struct Planted {
     skipped90,
     summed90,
     powers90,
+    diagonal90,
     e4m3,
     long90,
     dense90,
@@ -229,6 +230,18 @@ const Planted all[] = {
      "if (lane % 4 == 0 && key < at.kv_len) add_exactly(", "if (key < at.kv_len) add_exactly(", summed90},
     {"an item keeps its sums for the next one", "backward_sm90/consumer.cuh",
      "if constexpr (Group::sums_items) this->give_item_sums();", "", summed90},
+    {"dS is written again once one of four warps has summed it", "backward_sm90/backward_sm90.cuh",
+     "init(8, Diagonals90<Tile, User>::warps)", "init(8, 1)", diagonal90},
+    {"dS is summed before it is there", "backward_sm90/diagonals.cuh", "ds.wait(step >> 1 & 1);", "", diagonal90},
+    {"a buffer of dS is given back while lanes read it", "backward_sm90/diagonals.cuh",
+     "if (!(what & Step::empty)) add_tile(step, what & Step::falls, buffer);\n      __syncwarp();\n      if "
+     "(lane_asked() "
+     "== 0) barrier_arrive(ds.empty());",
+     "if (lane_asked() == 0) barrier_arrive(ds.empty());\n      if (!(what & Step::empty)) add_tile(step, what & "
+     "Step::falls, buffer);",
+     diagonal90},
+    {"a band adds to the sums of the one before it", "backward_sm90/diagonals.cuh",
+     "if (held >= 0) store();\n      held", "held", diagonal90},
     {"dq is added out of order", "backward_sm90/backward_sm90.cuh", "args.added + tile) != before)",
      "args.added + tile) > 100u)", turned90},
     {"rows are read before the kernel that writes them has ended", "backward_sm90/producer.cuh",
@@ -289,7 +302,7 @@ Shape shape_of(Planted::Call call) {
     out.batch = 2, out.q_len = 20, out.kv_len = 3000;
     out.used = {3000, 700};
   }
-  if (call == turned90) out.d = out.dv = 128;
+  if (call == turned90 || call == diagonal90) out.d = out.dv = 128;
   if (call == wide90) out.d = 144, out.dv = 80;
   if (call == mla)
     out = {.batch = 5,
@@ -308,7 +321,7 @@ Shape shape_of(Planted::Call call) {
 }
 bool is_backward(Planted::Call call) {
   return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
-         call == skipped90 || call == summed90 || call == backward_f32 || call == wide90;
+         call == skipped90 || call == summed90 || call == diagonal90 || call == backward_f32 || call == wide90;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
@@ -357,8 +370,13 @@ Attention fresh(Planted::Call call) {
     text.capture("key", Tensor(numbers.data(), DType::f32, {310}));
     return {.score = text.score(fmt::format("s + {:.3f}f * key[kv] + 0.01f * gate[h] * f32(kv - q)", by))};
   }
-  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90)
-    return {.score = [=](Float s, At) { return s * by; }};
+  if (call == diagonal90) {
+    static std::vector<float> numbers(460, 0.5f);
+    Text text;
+    text.capture("table", Tensor(numbers.data(), DType::f32, {460}));
+    return {.score = text.score(fmt::format("s + {:.3f}f * table[q - kv + 309]", by))};
+  }
+  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90) return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
   Text text;
@@ -426,7 +444,7 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
   for (std::size_t nth = 0;
        const Planted::Call call :
        {sm80,       decode,     sm90,      over90,      empty90,  late90,    blocks90,     parts90,
-        backward80, backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90,
+        backward80, backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90, diagonal90,
         e4m3,       dense90,    distant90, tanh90,      f32,      mla,       backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
