@@ -104,7 +104,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     out.push_back(variant_of(backward_sm90.name, tile, members));
   };
   const bool only_order0 = !why_order0(facts).empty();
-  // A warp that sums diagonals has no time to copy.
+  // A bias would be copied to where diagonals are summed.
   const bool copies = facts.copies_read && !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));

@@ -20,7 +20,7 @@ namespace attune {
 ///
 /// A lane has row r of one block diagonal, and adds up the eight elements of that row over all its blocks: 16 bytes, in
 /// other banks for each of the eight lanes that load together. Lanes meet only when a band is complete. Not products
-/// with ones, which take half of the instructions: ptxas gives products no fewer than 32 registers.
+/// with ones, which take half of the instructions: ptxas refuses them in fewer than 32 registers.
 template <class Tile, class User>
 struct Diagonals90 {
   using Element = typename Tile::Element;
@@ -67,15 +67,15 @@ struct Diagonals90 {
 
   /// Adds the blocks of the tile's nth band to `sums`.
   __device__ void add(int nth, int buffer) {
-    const int lane = lane_asked(), r = lane & 7, first = 4 * nth - n / 8, end = min(m / 8, first + n / 8 + 3);
+    const int lane = lane_asked(), first = 4 * nth - n / 8, end = min(m / 8, first + n / 8 + 3);
     int a = max(first, 0);
-    const unsigned row = shared.ds()[buffer].from(r);
+    // 16 j, which wraps around where the lane's block diagonal has no block (a, j); and where its row of blocks a lies.
+    unsigned place = (a - first - lane / 8) << 4, at = shared.ds()[buffer].from(8 * a + (lane & 7));
+    const unsigned swizzle = (lane & 7) << 4;
 #pragma unroll 2
-    for (; a < end; ++a) {
-      const int j = a - first - lane / 8;
+    for (; a < end; ++a, place += 16, at += 8 * chunk_bytes) {
       uint4 x{};
-      if (j >= 0 && j < n / 8)
-        x = shared_get_words(row + 8 * a * chunk_bytes + j / 8 * m * chunk_bytes + (((j & 7) ^ r) << 4));
+      if (place < 2 * n) x = shared_get_words(at + (place & 128) * m + ((place & 112) ^ swizzle));
       sums[0] += low_of<Element>(x.x), sums[1] += high_of<Element>(x.x);
       sums[2] += low_of<Element>(x.y), sums[3] += high_of<Element>(x.y);
       sums[4] += low_of<Element>(x.z), sums[5] += high_of<Element>(x.z);

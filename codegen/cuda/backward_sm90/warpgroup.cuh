@@ -302,7 +302,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
   // ---- results on their way ----
 
   static constexpr bool has_diagonals = User::gradient.by_diagonal > 0;
-  /// Waits until the warp that sums diagonals is done with the previous dS in this buffer.
+  /// Waits until the warps that sum diagonals are done with the previous dS in this buffer.
   __device__ void wait_for_diagonals(int buffer, unsigned phase) const {
     if constexpr (has_diagonals) shared.ds_full()[buffer].acquire(phase);
   }
