@@ -376,7 +376,8 @@ Attention fresh(Planted::Call call) {
     text.capture("table", Tensor(numbers.data(), DType::f32, {460}));
     return {.score = text.score(fmt::format("s + {:.3f}f * table[q - kv + 309]", by))};
   }
-  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90) return {.score = [=](Float s, At) { return s * by; }};
+  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90)
+    return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
   Text text;
@@ -443,9 +444,9 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
   if (skipped_without_compiler()) return;
   for (std::size_t nth = 0;
        const Planted::Call call :
-       {sm80,       decode,     sm90,      over90,      empty90,  late90,    blocks90,     parts90,
-        backward80, backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90, diagonal90,
-        e4m3,       dense90,    distant90, tanh90,      f32,      mla,       backward_f32, wide90}) {
+       {sm80,       decode,    sm90,        over90,   empty90,   late90,       blocks90, parts90,    backward80,
+        backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90, diagonal90, e4m3,
+        dense90,    distant90, tanh90,      f32,      mla,       backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);
