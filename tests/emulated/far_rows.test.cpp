@@ -104,4 +104,23 @@ TEST_CASE("rows whose scores are all the lowest f32 are the mean of their values
     }
 }
 
+TEST_CASE("a maximum is raised by any power of two, and where that is too high a tile is recomputed", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Of some thousand rows, a few have a score that is 2^126 to 2^128 times all before it, others a higher one.
+  const Shape shape{
+      .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 270, .d = 64, .dv = 64, .dtype = DType::bf16};
+  std::size_t nth = 0;
+  for (const DType type : {DType::bf16, DType::f16, DType::f32})
+    for (const float by : {32.0f, 40.0f, 50.0f}) {
+      if (!in_turn(nth++, 3)) continue;
+      Shape of = shape;
+      of.dtype = type;
+      const Engine engine = emulated_engine({.arch = 90}, type == DType::f32 ? "forward_f32_sm90" : "forward_sm90");
+      INFO(by << " " << of.describe());
+      CHECK(compare(Subject({.score = [=](Float s, At) { return s * by; }}), inputs(of), std::span(&engine, 1),
+                    {.backward = false})
+                .wrong == "");
+    }
+}
+
 }  // namespace attune::tests

@@ -134,7 +134,8 @@ struct ForwardSoftmax90 : ForwardScores90<Tile, User> {
         for (int r = 0; r < 2; ++r) {
           const float total = row_max(sum[r]);
           if (!(total < too_large)) {
-            float by = log2f(total);
+            // Results below 2^-126 are 0, and the row would lose this tile. Where powers are infinite, they stay so.
+            float by = fminf(log2f(total), 126.0f);
             // A whole number, so that results that were exact in 8 bits stay exact.
             if constexpr (most_exponent<Element> != 0) by = ceilf(by - most_exponent<Element>);
             lift[r] = power_of_two(-by);
