@@ -71,8 +71,8 @@ Inputs with_nan_keys() {
 }
 
 /// Powers of p. Then what is none: a sum of two, a threshold, a clip, an odd one with prob(0) above 0.
-const std::string square = "p * p", gated_square = "p * p * g[h]", root = "sqrt(p)", cube = "p * p * p / 3.0f",
-                  power_of_3_halves = "p * sqrt(p) * 0.5f";
+const std::string square = "p * p", gated_square = "p * p * g[h]", root = "sqrt(p)", fourth_root = "sqrt(sqrt(p))",
+                  cube = "p * p * p / 3.0f", power_of_3_halves = "p * sqrt(p) * 0.5f";
 const std::string sum = "p * p + 0.25f * p", threshold = "where(p > 0.01f, p, 0.0f)",
                   clip = "max(p - c[kv], 0.0f) * g[h]", odd = "sqrt(p) + 0.1f";
 
@@ -159,7 +159,7 @@ TEST_CASE("powers of p of entries and pages, of f32, and in the portable kernel 
                   : seed % 3 ? "forward_sm90"
                              : "forward_sm80") == "");
     }
-  for (const std::string& prob : {square, root, cube, gated_square})
+  for (const std::string& prob : {square, root, cube, gated_square, fourth_root})
     for (const std::string score : {"s", "50.0f * s", "s + 0.7f * f32(kv)", "20.0f * tanh(s / 20.0f)"}) {
       if (!in_turn(++seed, 4)) continue;
       INFO(prob << ", " << score);

@@ -63,12 +63,17 @@ constexpr bool two_walks = User::traits.has_prob&& User::traits.degree == 0;
 template <class User>
 __device__ inline float to_degree(float x) {
   constexpr float degree = User::traits.degree;
-  if constexpr (degree == 0 || degree == 1)
+  constexpr int halves = static_cast<int>(2 * degree);
+  if constexpr (degree == 0 || degree == 1) {
     return x;
-  else if constexpr (degree == 2)
-    return x * x;
-  else
+  } else if constexpr (2 * degree == halves) {  // more exact than a power of a logarithm
+    float out = halves % 2 ? fast::sqrt(x) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < halves / 2; ++i) out *= x;
+    return out;
+  } else {
     return power_of_two(degree * log2f(x));
+  }
 }
 
 /// The sum of powers of two over a part of a row's keys, relative to `over`. Parts of a row can be added up once their
