@@ -1,6 +1,5 @@
-// tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on emulated GPUs: powers of p, which need no
-// more than such a multiple; others, for which the forward walks over the keys twice, and a kernel before the backward
-// sums delta
+// tests/emulated/prob_mods.test.cpp — prob mods that are no multiple of p on an emulated Hopper GPU: powers of p, whose
+// degree kernels know, and others, under which kernels walk over a row's pairs once more
 #include <limits>
 #include <map>
 
