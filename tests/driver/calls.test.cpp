@@ -690,8 +690,9 @@ TEST_CASE("lengths, positions and page tables have a decode kernel, and that of 
       fits(with(bf16(), causal, many, change), "forward_sm90", 227 << 10);
     fits(with(float(), causal, 1, change), "forward_sm80", 227 << 10);
   }
-  // Prob mods that are not linear in p, and masks that read data, are evaluated pair by pair there.
-  fits(with(bf16(), {.prob = [](Float p, At) { return p * p; }}, 1, lengths), "forward_sm80", 227 << 10);
+  // Masks that read data are evaluated pair by pair there.
+  fits(with(bf16(), {.prob = [](Float p, At) { return p * p; }}, 1, lengths), "decode_sm80", 227 << 10);
+  fits(with(bf16(), {.prob = [](Float p, At) { return p * p + p; }}, 1, lengths), "forward_sm80", 227 << 10);
   const auto doc = gpu.array<int>({300}, "doc");
   fits(with(bf16(), documents_of(doc), 1, lengths), "decode_sm80", 227 << 10);
   fits(with(bf16(), documents_of(doc), 300, lengths), "forward_sm90", 227 << 10);
