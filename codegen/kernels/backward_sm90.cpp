@@ -39,8 +39,10 @@ constexpr const Companion* companions[] = {&sum_deltas,       &table_of_visits, 
                                            &spread_diagonals, &sum_sinks,       &sum_pairs,   &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
+/// True if an item's heads must follow one another, because sums go on from one step to the next.
+bool sums_steps(const Traits& facts) { return facts.sums_items || facts.sums_diagonals; }
 /// True if the kernel takes part in the sums of captured tensors' gradients: others are added up after it.
-bool sums_terms(const Traits& facts) { return facts.sums_items || facts.sums_diagonals || facts.stores_ds; }
+bool sums_terms(const Traits& facts) { return sums_steps(facts) || facts.stores_ds; }
 
 std::string why_not(const KernelSpec& spec, const Traits&) {
   if (std::string why = why_not_backward90(spec); !why.empty()) return why;
@@ -98,7 +100,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
                     .order = order,
                     .alone = alone,
                     .completes = completes,
-                    .path = sums_terms(facts) ? 0 : path_of(spec, kind),
+                    .path = sums_steps(facts) ? 0 : path_of(spec, kind),
                     .copies = copies,
                     .diagonals = facts.sums_diagonals};
     out.push_back(variant_of(backward_sm90.name, tile, members));
@@ -151,8 +153,10 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
 
 std::string why_unfit(const Traits& facts, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
-  if (sums_terms(facts) && (tile.completes || tile.path || tile.m == most_queries))
-    return "a kernel that sums a captured tensor's gradient needs completes=0, path=0, and m other than 80";
+  if (sums_terms(facts) && (tile.completes || tile.m == most_queries))
+    return "a kernel that sums a captured tensor's gradient needs completes=0, and m other than 80";
+  if (sums_steps(facts) && tile.path)
+    return "a kernel that sums a captured tensor's gradient from step to step needs path=0";
   if (facts.sums_diagonals && tile.copies)
     return "a kernel that sums a captured tensor's gradient along diagonals copies nothing: copies must be 0";
   if (tile.diagonals != static_cast<int>(facts.sums_diagonals))

@@ -879,6 +879,7 @@ TEST_CASE("an item's path through its heads' queries follows from the mask", "[c
   for (const CoverKind cover : {CoverKind::full, CoverKind::window, CoverKind::listed, CoverKind::pairs})
     CHECK(path(narrow, cover) == 0);
   CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .sums_diagonals = true}) == 0);
+  CHECK(path({}, CoverKind::causal, {.scaled = true, .has_terms = true, .stores_ds = true}) == 1);
 }
 
 TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "[choose]") {
@@ -895,6 +896,10 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
   for (const char* text : {"completes=1", "path=1", "copies=1", "m=80", "diagonals=0"})
     CHECK(why(text, terms).find("sums a captured tensor's gradient") != std::string::npos);
   CHECK(why("order=3", terms) == "");
+  const Traits stores{.scaled = true, .has_terms = true, .stores_ds = true};
+  for (const char* text : {"completes=1", "m=80"})
+    CHECK(why(text, stores).find("sums a captured tensor's gradient") != std::string::npos);
+  CHECK(why("path=1", stores) == "");
   const Traits of_s{.scaled = true, .has_terms = true, .sums_items = true, .items_ask_s = true};
   CHECK(why("order=3", of_s).find("order must be 0") != std::string::npos);
   CHECK(why("order=0", of_s) == "");

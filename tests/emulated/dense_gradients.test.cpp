@@ -1,6 +1,8 @@
 // tests/emulated/dense_gradients.test.cpp — gradients of dense biases on an emulated Hopper GPU, whose backward stores
 // dS
+#include <functional>
 #include <limits>
+#include <map>
 
 #include "tests/emulated/captured.h"
 #include "tests/emulated/gpu.h"
@@ -22,6 +24,8 @@ struct By {
   std::string kernel = "backward_sm90:copies=0";
   std::int64_t ds_bytes = std::int64_t{1} << 30;
   std::string prob = "p";
+  int sms = 3;
+  std::function<void(const Observed&)> observe = {};
 };
 
 /// What is wrong with the gradients, that of the bias among them. `more`: a second tensor.
@@ -31,7 +35,7 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
   text.capture("bias", bias.tensor);
   if (more) text.capture("more", more->tensor);
   const Attention attention{.score = text.score(score), .mask = text.mask(mask), .prob = text.prob(by.prob)};
-  Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7});
+  Engine engine = emulated_engine({.arch = 90, .sms = by.sms, .seed = 7});
   engine.backward = [&, preference = codegen::Preference{codegen::variant(by.kernel), true, ""}](
                         const Subject& subject, const Backward& call, const compiler::Problem& problem) {
     // Each element has to be stored, as those of tiles that no one visits.
@@ -39,7 +43,8 @@ std::string wrong(const std::string& score, const std::string& mask, const Captu
       each_element(one.into, [&](std::int64_t offset) { runtime::store(one.into, offset, nan); });
     on_device(subject, call, problem, {.preference = &preference, .ds_bytes = by.ds_bytes});
   };
-  return compare(Subject(attention), inputs(shape), std::span(&engine, 1), {.forward = false, .captured_type = by.type})
+  return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
+                 {.forward = false, .captured_type = by.type, .observe = by.observe})
       .wrong;
 }
 
@@ -119,6 +124,38 @@ TEST_CASE("launches for some of the keys each keep their dS in the same workspac
     if (in_turn(nth++, 3))
       CHECK(wrong("s + bias[h, q, kv]", "kv <= q + 300", dense({2, 130, 704}), longer,
                   {.kernel = "backward_sm90:copies=" + copies, .ds_bytes = 2 * of_tile, .prob = "p * p"}) == "");
+}
+
+TEST_CASE("dq of launches for some of the keys has the same bits on any number of multiprocessors", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  // Two sections, so that keys fall in some sets and rise in others; and heads that share keys, there and back.
+  Shape sections = usual(), heads = usual();
+  sections.batch = 17, sections.q_heads = sections.kv_heads = 4, sections.kv_len = 500, sections.d = sections.dv = 72;
+  heads.q_heads = 6, heads.kv_heads = 2, heads.q_len = 210, heads.kv_len = 403, heads.q_offset = 60;
+  struct Case {
+    Shape shape;
+    const char *kernel, *mask;
+    std::int64_t tiles;  ///< of a launch
+  };
+  for (std::size_t nth = 0; const auto& [shape, kernel, mask, tiles] :
+                            {Case{sections, "backward_sm90:order=2", "kv <= q + 320", 2},
+                             Case{heads, "backward_sm90:path=1", "kv <= q + 100", 1},
+                             Case{heads, "backward_sm90:path=1", "kv <= q + 100 && kv > q - 120", 3}}) {
+    if (!in_turn(nth++, 3)) continue;
+    INFO(shape.describe() << ' ' << mask);
+    const Captured bias = dense({shape.q_heads, shape.q_offset + shape.q_len, shape.kv_len});
+    std::vector<std::map<std::string, std::vector<double>>> found;
+    for (const int sms : {1, 5}) {
+      auto& of = found.emplace_back();
+      CHECK(wrong("s + bias[h, q, kv]", mask, bias, shape,
+                  {.kernel = kernel,
+                   .ds_bytes = tiles * shape.batch * shape.q_heads * shape.q_len * 128 * 2,
+                   .sms = sms,
+                   .observe = [&](const Observed& one) { of[one.name] = one.elements; }}) == "");
+    }
+    CHECK(found[0].size() == 4);
+    CHECK(found[0] == found[1]);
+  }
 }
 
 TEST_CASE("dS of tiles that the mask leaves empty is not read: it was never written", "[emulated]") {

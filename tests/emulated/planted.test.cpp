@@ -222,6 +222,8 @@ const Planted all[] = {
      "if constexpr (stores_ds) store_wait_read();", "", stored90},
     {"dS of tiles that no item visits is read", "companions/sum_ds.cuh",
      "this->is_stored(entry, at[i], first / Tile::m, tile);", "true;", skipped90},
+    {"tiles of keys that earlier launches have added do not count", "backward_sm90/producer.cuh",
+     "return max(to - first - user.stored_ds.tiles, 0) - max(", "return -max(", skipped90},
     {"the tile of keys behind a band counts as visited", "parts/entry.cuh", "kv_tile < end_tile_of(",
      "kv_tile <= end_tile_of(", skipped90},
     {"sums of a head go to the next one's place", "backward_sm90/warpgroup.cuh",
@@ -341,6 +343,12 @@ Engine engine_of(Planted::Call call, std::uint64_t seed) {
   const std::string kernel = kernel_of(call);
   Engine out = kernel.empty() ? emulated_engine(gpu) : emulated_engine(gpu, kernel);
   out.mla = call == mla;
+  // One tile of keys a launch.
+  if (call == skipped90)
+    out.backward = [=](const Subject& subject, const auto& of, const compiler::Problem& problem) {
+      runtime::emulated::emulate(gpu);
+      on_device(subject, of, problem, {.ds_bytes = 1});
+    };
   return out;
 }
 

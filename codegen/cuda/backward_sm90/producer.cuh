@@ -235,6 +235,15 @@ struct Loader90Backward {
   /// The number of tiles visited before; if dQ is completed, below it a bit if no tile is visited after.
   static constexpr int met_before = completes_dq<Tile> ? 3 : 2;
   static __device__ int met_as(int before, bool last) { return completes_dq<Tile> ? 2 * before + last : before; }
+  /// Where dS is stored, launches may divide the keys, and the last keys come first for every set. A table does not say
+  /// how many tiles a launch's keys have before them if keys rise.
+  __device__ bool may_rise() const { return !User::traits.listed || user.stored_ds.tiles * n >= args.kv_len; }
+  /// How many more of the tiles of keys [from, to) than those between `from` and an item's are added before that item
+  /// if keys rise: earlier launches have added the last ones, and later launches add the first ones.
+  __device__ int added_by_launches(int from, int to) const {
+    const int first = user.stored_ds.first_tile;
+    return max(to - first - user.stored_ds.tiles, 0) - max(first - from, 0);
+  }
   /// How a tile of queries meets a tile of keys: `apart` if the queries do not visit the keys; otherwise four times
   /// met_as(), plus Visit::Kept. `falls`: keys are scheduled rising.
   __device__ int meeting(Where at, int tile, int keys, bool falls) const {
@@ -259,11 +268,10 @@ struct Loader90Backward {
     if constexpr (has_rests<Tile, User>)
       if (!whole)
         kept = kv + n / 2 >= bands.end ? Visit::first_half : kv + n / 2 <= bands.begin ? Visit::second_half : kept;
+    if constexpr (User::gradient.by_ds > 0)
+      if (falls) return 4 * met_as(keys - from + added_by_launches(from, to), last) + kept;
     return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
   }
-
-  /// Where dS is stored: if launches divide the keys, the last keys come first for every set.
-  __device__ bool has_all_keys() const { return user.stored_ds.tiles * n >= args.kv_len; }
 
   /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a
   /// time, one per lane. Queries count the tiles of keys that they visit in the same way, so no count misses a tile.
@@ -296,7 +304,7 @@ struct Loader90Backward {
             next_item();
             continue;
           }
-          if constexpr (User::gradient.by_ds > 0) item.rising = item.rising && has_all_keys();
+          if constexpr (User::gradient.by_ds > 0) item.rising = item.rising && may_rise();
           if (!item.rising) item.keys = (length() + n - 1) / n - 1 - item.keys;
           if constexpr (User::gradient.by_ds > 0)
             if (item.keys < user.stored_ds.first_tile ||
@@ -305,7 +313,7 @@ struct Loader90Backward {
               continue;
             }
         } else if constexpr (User::gradient.by_ds > 0) {
-          if (item.rising && !has_all_keys()) {
+          if (item.rising && !may_rise()) {
             item.rising = false;
             item.keys = items().tiles() - 1 - item.keys;
           }
