@@ -99,6 +99,9 @@ template <class Tile>
 constexpr int ds_rows = sum_ds_threads / ds_lanes<Tile>;
 /// Loads of 16 bytes that a thread has under way: of as many rows, or where rows are few, of as many terms.
 constexpr int ds_loads = 4;
+/// Tiles of keys that a block takes one after another where there are many, because finding a part's place takes as
+/// many instructions as storing 64 queries by a tile of keys.
+constexpr int ds_across = 4;
 
 /// The gradient of the nth dense bias.
 template <class Tile, class User, int nth_sum>
@@ -124,40 +127,43 @@ struct SumDs : DsOfKeys<Tile, User> {
 #pragma unroll
     for (int i = 0; i < each; ++i) {
       const float ds = i % 2 ? high_of<Element>(words[i / 2]) : low_of<Element>(words[i / 2]);
-      // A pair that adds nothing does so even if its factor is infinite or NaN.
-      sums[i] += ds == 0.0f ? 0.0f : ds * factor(entry, at, row, min(key + i, at.kv_len - 1));
+      const float by = factor(entry, at, row, min(key + i, at.kv_len - 1));
+      // A pair that adds nothing does so even if its factor is infinite or NaN. Nothing is asked of a factor of 1.
+      sums[i] += ds == 0.0f && !finite(by) ? 0.0f : ds * by;
     }
   }
 
-  __device__ void store(long long offset, float x) const {
+  /// The size of an element in bytes.
+  __device__ int size() const { return sum().to.type == Stored::f32 ? 4 : 2; }
+  __device__ void store(char* at, float x) const {
     const Gradient& to = sum().to;
     if (to.type == Stored::f32)
-      static_cast<float*>(to.to.data)[offset] = x;
+      *reinterpret_cast<float*>(at) = x;
     else
-      static_cast<unsigned short*>(to.to.data)[offset] = static_cast<unsigned short>(
-          to.type == Stored::bf16 ? pack<bf16>(x, 0) : pack<f16>(x, 0));
+      *reinterpret_cast<unsigned short*>(at) = static_cast<unsigned short>(to.type == Stored::bf16 ? pack<bf16>(x, 0)
+                                                                                                   : pack<f16>(x, 0));
   }
-  __device__ void store(long long offset, int count, const float (&x)[each]) const {
-    const Gradient& to = sum().to;
-    const bool wide = to.type == Stored::f32, bf = to.type == Stored::bf16;
-    char* const at = static_cast<char*>(to.to.data) + offset * (wide ? 4 : 2);
-    if (count < each || to.to.element != 1 || (reinterpret_cast<unsigned long long>(at) & 15) != 0) {
+  struct Eight {
+    float x[each];
+  };
+  /// The first `count` of eight elements. Not inlined, because it is rare, and registers are short.
+  __device__ __noinline__ void store_each(char* at, int count, Eight of) const {
 #pragma unroll
-      for (int i = 0; i < each; ++i)
-        if (i < count) store(offset + i * to.to.element, x[i]);
-      return;
-    }
-    if (wide) {
+    for (int i = 0; i < each; ++i)
+      if (i < count) store(at + i * size() * sum().to.to.element, of.x[i]);
+  }
+  /// Eight elements at a multiple of 16 bytes.
+  __device__ void store_eight(char* at, const float (&x)[each]) const {
+    const auto put_packed = [&](auto two) {
+      global_put(at, uint4{two(x[0], x[1]), two(x[2], x[3]), two(x[4], x[5]), two(x[6], x[7])});
+    };
+    const Stored type = sum().to.type;
+    if (type == Stored::bf16) return put_packed(pack<bf16>);
+    if (type == Stored::f16) return put_packed(pack<f16>);
 #pragma unroll
-      for (int i = 0; i < each; i += 4)
-        global_put(at + 4 * i, uint4{__float_as_uint(x[i]), __float_as_uint(x[i + 1]), __float_as_uint(x[i + 2]),
-                                     __float_as_uint(x[i + 3])});
-      return;
-    }
-    unsigned words[each / 2];
-#pragma unroll
-    for (int i = 0; i < each; i += 2) words[i / 2] = bf ? pack<bf16>(x[i], x[i + 1]) : pack<f16>(x[i], x[i + 1]);
-    global_put(at, uint4{words[0], words[1], words[2], words[3]});
+    for (int i = 0; i < each; i += 4)
+      global_put(at + 4 * i, uint4{__float_as_uint(x[i]), __float_as_uint(x[i + 1]), __float_as_uint(x[i + 2]),
+                                   __float_as_uint(x[i + 3])});
   }
 
   /// The batch entries or heads that share an element.
@@ -185,68 +191,111 @@ struct SumDs : DsOfKeys<Tile, User> {
     return sum;
   }
 
-  /// Stores elements of ds_rows * `rows` queries from `first` on, which lie in one tile, by a tile of keys; `set`: of
-  /// batch entries and heads. Elements without pairs are 0, as those beyond the last key or query.
-  template <int rows>
-  __device__ void store_part(int first, int tile, int set, bool again) const {
+  /// What the tiles of keys of a part share. This thread's rows are ds_rows apart.
+  struct Part {
+    Sharers batch, heads;
+    int row, position, end_key;
+    char* line;        ///< of `row`
+    long long stride;  ///< bytes from a row to the next
+  };
+  __device__ Part part_at(int first, int set) const {
     const SumOfDs& its = sum();
     const Strided& to = its.to.to;
-    const int of_batch = set / its.heads.count, of_heads = set - of_batch * its.heads.count;
-    const Sharers batch(its.batch, of_batch, args.batch), heads(its.heads, of_heads, args.q_heads);
-    const int thread = static_cast<int>(threadIdx.x), row = first + thread / ds_lanes<Tile>,
-              key = tile * Tile::n + each * (thread % ds_lanes<Tile>), position = row + args.q_offset,
-              end = this->end_key() < args.kv_len ? this->end_key() : its.columns, count = min(end - key, each);
-    const long long offset = of_batch * to.batch + of_heads * to.head + position * to.position + key * to.element;
-    // The rth of this thread's rows, ds_rows apart.
-    const auto exists = [&](int r) {
-      const int its_position = position + r * ds_rows<Tile>;
-      return its_position >= 0 && its_position < its.rows && count > 0;
-    };
-    if (again) {
+    const int of_batch = set / its.heads.count, of_heads = set - of_batch * its.heads.count,
+              row = first + static_cast<int>(threadIdx.x) / ds_lanes<Tile>, position = row + args.q_offset;
+    return {{its.batch, of_batch, args.batch},
+            {its.heads, of_heads, args.q_heads},
+            row,
+            position,
+            this->end_key() < args.kv_len ? this->end_key() : its.columns,
+            static_cast<char*>(to.data) + size() * (of_batch * to.batch + of_heads * to.head + position * to.position),
+            size() * ds_rows<Tile> * to.position};
+  }
+  __device__ bool exists(const Part& part, int r) const {
+    const int position = part.position + r * ds_rows<Tile>;
+    return position >= 0 && position < sum().rows;
+  }
+  static __device__ int key_of(int tile) {
+    return tile * Tile::n + each * (static_cast<int>(threadIdx.x) % ds_lanes<Tile>);
+  }
+
+  /// Stores elements of ds_rows * `rows` queries from `first` on, which lie in one tile, by tiles of keys [tile, end);
+  /// `set`: of batch entries and heads. Elements without pairs are 0, as those beyond the last key or query.
+  template <int rows>
+  __device__ void store_part(int first, int tile, int end, int set) const {
+    const Part part = part_at(first, set);
+    const long long element = sum().to.to.element;
+    const bool in_eights = element == 1 && ((reinterpret_cast<unsigned long long>(part.line) | part.stride) & 15) == 0;
 #pragma unroll 1
-      for (int r = 0; r < rows; ++r)
-#pragma unroll 1
-        for (int i = 0; exists(r) && i < count; ++i)
-          store(offset + r * ds_rows<Tile> * to.position + i * to.element,
-                sum_again(batch, heads, row + r * ds_rows<Tile>, key + i));
-      return;
+    for (; tile < end; ++tile) {
+      const int key = key_of(tile), count = min(part.end_key - key, each);
+      float sums[rows][each] = {};
+      if (add_terms<rows>(sums, part, first, tile, key) && sum().is_ds) continue;
+      char* at = part.line + size() * (key * element);
+#pragma unroll
+      for (int r = 0; r < rows; ++r, at += part.stride) {
+        if (!exists(part, r)) continue;
+        if (in_eights && count == each)
+          store_eight(at, sums[r]);
+        else
+          store_each(at, count,
+                     {sums[r][0], sums[r][1], sums[r][2], sums[r][3], sums[r][4], sums[r][5], sums[r][6], sums[r][7]});
+      }
     }
+  }
+  /// The same, from operands.
+  template <int rows>
+  __device__ void store_part_again(int first, int tile, int end, int set) const {
+#pragma unroll 1
+    for (int nth = 0; nth < (end - tile) * rows * each; ++nth) {
+      const Part part = part_at(first, set);
+      const int r = nth / each % rows, key = key_of(tile + nth / (rows * each)) + nth % each;
+      if (exists(part, r) && key < part.end_key)
+        store(part.line + r * part.stride + size() * (key * sum().to.to.element),
+              sum_again(part.batch, part.heads, part.row + r * ds_rows<Tile>, key));
+    }
+  }
+  /// Adds the dS of all that share these elements. True if there is any; if dS is the result, nothing is added.
+  template <int rows>
+  __device__ bool add_terms(float (&sums)[rows][each], const Part& part, int first, int tile, int key) const {
+    const auto& [batch, heads, row, position, end_key, to, stride] = part;
     constexpr int at_once = ds_loads / rows;  // terms
-    float sums[rows][each] = {};
     const int terms = batch.count() * heads.count();
     int b = batch.begin, h = heads.begin;
+    bool found = false;
 #pragma unroll 1
     for (int term = 0; term < terms; term += at_once) {
       Entry entries[at_once];
       Where at[at_once];
-      uint4 x[at_once][rows];
-      bool any = false;
+      bool is_stored[at_once], any = false;
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const Entry& entry = entries[i] = entry_of<Tile>(args, b);
         at[i] = entry.at(b, h);
-        const bool is_stored = term + i < terms && this->has(entry, first, tile * Tile::n) &&
-                               this->is_stored(entry, at[i], first / Tile::m, tile);
-        any = any || is_stored;
-        const Element* const line = this->at(b, h, row, key);
-#pragma unroll
-        for (int r = 0; r < rows; ++r)
-          x[i][r] = is_stored && !its.is_ds && this->has(entry, row + r * ds_rows<Tile>, key)
-                        ? __ldg(reinterpret_cast<const uint4*>(line + r * ds_rows<Tile> * user.stored_ds.ds.position))
-                        : uint4{};
+        is_stored[i] = term + i < terms && this->has(entry, first, tile * Tile::n) &&
+                       this->is_stored(entry, at[i], first / Tile::m, tile);
+        any = any || is_stored[i];
         // Behind the last term, the last one again.
         if (term + i + 1 < terms && ++h == heads.end) h = heads.begin, ++b;
       }
       if (!any) continue;
-      if (its.is_ds) return;
+      if (sum().is_ds) return true;
+      found = true;
+      uint4 x[at_once][rows];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const Element* line = this->at(at[i].b, at[i].h, row, key);
+        const int rows_left = is_stored[i] && key < entries[i].keys.length ? entries[i].queries.length - row : 0;
+#pragma unroll
+        for (int r = 0; r < rows; ++r, line += ds_rows<Tile> * user.stored_ds.ds.position)
+          x[i][r] = global_get_if(r * ds_rows<Tile> < rows_left, line);
+      }
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
         for (int r = 0; r < rows; ++r) add(sums[r], x[i][r], entries[i], at[i], row + r * ds_rows<Tile>, key);
     }
-#pragma unroll
-    for (int r = 0; r < rows; ++r)
-      if (exists(r)) store(offset + r * ds_rows<Tile> * to.position, count, sums[r]);
+    return found;
   }
 };
 
@@ -262,10 +311,14 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     return its.is_ds && !again && !User::traits.skips ? 0 : its.batch.count * its.heads.count;
   }
   template <int rows, int nth = 0>
-  __device__ void store_part(int first, int tile, int set, bool again) const {
+  __device__ void store_part(int first, int tile, int end, int set, bool again) const {
     const int sets = sets_of(user.sums_of_ds[nth], again);
-    if (set < sets) return SumDs<Tile, User, nth>{args, user}.template store_part<rows>(first, tile, set, again);
-    if constexpr (nth + 1 < count) store_part<rows, nth + 1>(first, tile, set - sets, again);
+    if (set < sets) {
+      const SumDs<Tile, User, nth> its{args, user};
+      return again ? its.template store_part_again<rows>(first, tile, end, set)
+                   : its.template store_part<rows>(first, tile, end, set);
+    }
+    if constexpr (nth + 1 < count) store_part<rows, nth + 1>(first, tile, end, set - sets, again);
   }
 
   /// Parts of the same tiles follow one another, so that sums that read the same dS find it in the cache.
@@ -296,17 +349,19 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     if (this->end_key() >= args.kv_len) out.tiles = (columns + Tile::n - 1) / Tile::n - out.first_tile;
     return out;
   }
+  /// `across`: tiles of keys of a part.
   template <int rows>
-  __device__ void run(const Parts& all, bool again) const {
+  __device__ void run(const Parts& all, int across, bool again) const {
     constexpr int queries = rows * ds_rows<Tile>;
     static_assert(Tile::m % queries == 0);
     const auto blocks = all.blocks(queries, args.q_offset);
-    const int stride = static_cast<int>(gridDim.x);
+    const int stride = static_cast<int>(gridDim.x), end = all.first_tile + all.tiles,
+              parts = (all.tiles + across - 1) / across;
     int set = static_cast<int>(blockIdx.x), place = set / all.sets;
     set -= place * all.sets;
-    while (place < blocks.count * all.tiles) {
-      const int block = place / all.tiles, tile = place - block * all.tiles;
-      store_part<rows>((block - blocks.before) * queries, all.first_tile + tile, set, again);
+    while (place < blocks.count * parts) {
+      const int block = place / parts, tile = all.first_tile + (place - block * parts) * across;
+      store_part<rows>((block - blocks.before) * queries, tile, min(tile + across, end), set, again);
       set += stride;
       place += set / all.sets;
       set %= all.sets;
@@ -319,9 +374,9 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     const long long many = static_cast<long long>(all.blocks(ds_loads * ds_rows<Tile>, args.q_offset).count) *
                            all.tiles * all.sets;
     if (many < gridDim.x)
-      run<1>(all, again);
+      run<1>(all, 1, again);
     else
-      run<ds_loads>(all, again);
+      run<ds_loads>(all, many < ds_across * gridDim.x ? 1 : ds_across, again);
   }
 };
 

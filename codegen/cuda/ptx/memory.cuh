@@ -83,6 +83,16 @@ __device__ inline int shared_get_flag(unsigned at) { return shared_get(at); }
 __device__ inline void global_put(void* at, uint4 x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+/// ld.global.nc.v4.b32: 16 bytes that no thread writes and no other thread needs, at a multiple of 16; or zeros.
+__device__ inline uint4 global_get_if(bool exists, const void* at) {
+  uint4 out;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
+      : "l"(at), "r"(static_cast<unsigned>(exists)));
+  return out;
+}
 /// st.global.b16
 __device__ inline void global_put(void* at, unsigned short x) {
   asm volatile("st.global.b16 [%0], %1;" ::"l"(at), "h"(x) : "memory");

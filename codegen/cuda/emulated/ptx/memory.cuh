@@ -58,6 +58,7 @@ inline int shared_get_flag(unsigned at, Site from = Site::here()) {
 // ---- global memory --------------------------------------------------------------------------------------------------
 
 inline void global_put(void* at, uint4 x) { *static_cast<uint4*>(at) = x; }
+inline uint4 global_get_if(bool exists, const void* at) { return exists ? *static_cast<const uint4*>(at) : uint4{}; }
 inline void global_put(void* at, unsigned short x) { *static_cast<unsigned short*>(at) = x; }
 
 /// What is read afterwards is not a number.
