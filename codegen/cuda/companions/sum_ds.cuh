@@ -97,8 +97,9 @@ template <class Tile>
 constexpr int ds_lanes = Tile::n / ds_each;
 template <class Tile>
 constexpr int ds_rows = sum_ds_threads / ds_lanes<Tile>;
-/// Loads of 16 bytes that a thread has under way: of as many rows, or where rows are few, of as many terms.
-constexpr int ds_loads = 4;
+/// Loads of 16 bytes that a thread has under way: of ds_most_rows rows and two terms, or where rows are few, of one and
+/// four terms. With four rows ptxas keeps 80 registers by adding one row before it loads the next.
+constexpr int ds_loads = 4, ds_most_rows = 2;
 /// Tiles of keys that a block takes one after another where there are many, because finding a part's place takes as
 /// many instructions as storing 64 queries by a tile of keys.
 constexpr int ds_across = 4;
@@ -371,12 +372,12 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     const bool again = *args.non_finite != 0;
     const Parts all = parts(again);
     if (all.sets == 0) return;
-    const long long many = static_cast<long long>(all.blocks(ds_loads * ds_rows<Tile>, args.q_offset).count) *
+    const long long many = static_cast<long long>(all.blocks(ds_most_rows * ds_rows<Tile>, args.q_offset).count) *
                            all.tiles * all.sets;
     if (many < gridDim.x)
       run<1>(all, 1, again);
     else
-      run<ds_loads>(all, many < ds_across * gridDim.x ? 1 : ds_across, again);
+      run<ds_most_rows>(all, many < ds_across * gridDim.x ? 1 : ds_across, again);
   }
 };
 
