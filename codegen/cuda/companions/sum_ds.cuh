@@ -100,8 +100,8 @@ constexpr int ds_rows = sum_ds_threads / ds_lanes<Tile>;
 /// Loads of 16 bytes that a thread has under way: of ds_most_rows rows and two terms, or where rows are few, of one and
 /// four terms. With four rows ptxas keeps 80 registers by adding one row before it loads the next.
 constexpr int ds_loads = 4, ds_most_rows = 2;
-/// Tiles of keys that a block takes one after another where there are many, because finding a part's place takes as
-/// many instructions as storing 64 queries by a tile of keys.
+/// Tiles of keys that a block takes one after another where there are many: finding a part's place takes as many
+/// instructions as a tile of keys.
 constexpr int ds_across = 4;
 
 /// The gradient of the nth dense bias.
