@@ -30,7 +30,7 @@ enum class CoverKind : std::uint8_t {
 enum class ModKind : std::uint8_t {
   scaled,  ///< nothing: a factor of the exponent
   affine,  ///< an additional term
-  heavy,   ///< functions of s, or a prob mod
+  heavy,   ///< functions of s, or a prob mod other than a product of two p
   reads,   ///< elements of captured tensors, for each pair
 };
 /// to_80, to_128 and to_224: by the number of keys. Others: of keys or of queries, whichever is smaller.
