@@ -31,7 +31,7 @@ enum Summers : unsigned char {
       "pair by pair: the kernel of k and v adds each pair to an exact sum, which is slow")                           \
   /* The pairs of a distance q - kv, as multiples of dS. */                                                          \
   ROW(diagonal, by_spread_diagonals, "grads q-kv",                                                                   \
-      "along diagonals: a warp of the kernel sums pairs of equal q - kv, which takes 1.25 times as long")            \
+      "along diagonals: four warps of the kernel sum pairs of equal q - kv, which takes up to 1.2 times as long")    \
   /* Nothing: dS is stored, and the gradient is dS times a factor. */                                                \
   ROW(ds, by_sum_ds, "dS", "of each pair: the kernel stores dS, and another one adds it up")                         \
   /* The pairs of a distance, from dS that is stored for others. */                                                  \
