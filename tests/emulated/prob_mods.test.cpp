@@ -153,10 +153,12 @@ TEST_CASE("powers of p of entries and pages, of f32, and in the portable kernel 
                   .seed = seed};
       if (!in_turn(seed, 4)) continue;
       INFO(shape.describe());
-      CHECK(wrong({.prob = seed % 2 ? square : gated_square, .mask = "kv <= q"}, shape,
-                  q_len == 1 ? "decode_sm80"
-                  : seed % 3 ? "forward_sm90"
-                             : "forward_sm80") == "");
+      const Parts of{.prob = seed % 2 ? square : gated_square, .mask = "kv <= q"};
+      const auto kernel = q_len == 1 ? "decode_sm80" : seed % 3 ? "forward_sm90" : "forward_sm80";
+      CHECK(wrong(of, shape, kernel) == "");
+      if (q_len > 1) continue;
+      shape.fp8_kv = true;
+      CHECK(wrong(of, shape, kernel) == "");
     }
   for (const std::string& prob : {square, root, cube, gated_square, fourth_root})
     for (const std::string score : {"s", "50.0f * s", "s + 0.7f * f32(kv)", "20.0f * tanh(s / 20.0f)"}) {
