@@ -161,7 +161,7 @@ BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted) {
   add(mod.dscore, false);
   add(mod.dprob, true);
   fill(out, mod, roots);
-  out.prob_linear = delta_degree(mod.prob) == 1;
+  out.delta_degree = delta_degree(mod.prob);
   return out;
 }
 

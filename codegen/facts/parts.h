@@ -46,6 +46,7 @@ struct Scattered {
 /// The backward's expressions. `levels.element` holds the forward's, dscore, dprob, and those of `scattered`.
 struct BackwardParts : ForwardParts {
   std::vector<Scattered> scattered;
+  double delta_degree = 1;  ///< delta_degree() of the prob mod
 
   const ir::Expr& score_slope() const { return levels.element[4]; }
   const ir::Expr& prob_slope() const { return levels.element[5]; }

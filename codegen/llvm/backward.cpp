@@ -25,7 +25,7 @@ class Backward {
     kernels_.define_fields();
     differentiate(mod_symbol::differentiate_all, false);
     differentiate(mod_symbol::differentiate_some, true);
-    if (!parts_.prob_linear) sum_rows();
+    if (parts_.delta_degree == 0) sum_rows();
     return std::move(kernels_.module).object(listing);
   }
 

@@ -51,7 +51,7 @@ class BackwardRun {
     }
     for (const BackwardScratch& s : scratch_)
       for (const QueryTile& tile : s.queries) clear_margins(tile, state_.sizes);
-    state_.kernel->parts.prob_linear ? find_deltas() : sum_deltas();
+    degree() > 0 ? find_deltas() : sum_deltas();
     captured_.clear(means_.executor);
     walk(Pass::Gradients);
     store_dq();
@@ -118,7 +118,7 @@ class BackwardRun {
   void lay_out_rest(Workspace& memory) {
     const BackwardPlan& plan = state_.plan;
     state_.delta = memory.take<float>(plan.rows());
-    if (!state_.kernel->parts.prob_linear) state_.delta_sums = memory.take<float>(plan.chunks() * plan.rows());
+    if (degree() == 0) state_.delta_sums = memory.take<float>(plan.chunks() * plan.rows());
     if (call_.dq.given()) state_.dq = memory.take<float>(plan.chunks() * plan.rows() * state_.sizes.d.as_n);
     if (plan.parts() > 1) {
       if (call_.dk.given()) state_.dk = memory.take<float>(plan.parts() * plan.tiles() * state_.k_sums());
@@ -164,7 +164,10 @@ class BackwardRun {
     run_tasks(ceil_div(count, at_once), some, means_.executor);
   }
 
-  /// If prob is linear in p: delta = sum p dp = sum p' dO . v = dO . O. delta is summed in the same order as dp, so
+  /// A row's delta is dO . O times this; 0: a sum over its pairs.
+  double degree() const { return state_.kernel->parts.delta_degree; }
+
+  /// If prob is linear in p: delta = sum p dp = sum p' dO . v = dO . O. It is summed in the same order as dp, so
   /// that dp - delta is exactly 0 if one key has all of a row's weight: the gradient of a slope multiplies dp - delta
   /// by a distance.
   void find_deltas() {
@@ -186,6 +189,8 @@ class BackwardRun {
         const codegen::RowDots dots{
             .a = s.dp, .b = s.s, .row = width, .rows = rows, .columns = problem_.dv, .into = into};
         state_.kit->row_dots(&dots);
+        if (const auto by = static_cast<float>(degree()); by != 1)
+          for (std::int64_t r = 0; r < rows; ++r) into[r] *= by;
       };
       each_query_run(problem_, seq, first, count, [&](std::int64_t skip, std::int64_t there, std::int64_t row) {
         for (std::int64_t r = 0; r < there; r += at_once) some(row + r, std::min(at_once, there - r), tile + skip + r);

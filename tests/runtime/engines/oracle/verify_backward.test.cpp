@@ -248,7 +248,7 @@ TEST_CASE("keys that would take all pairs of a large head are left out, and that
   CHECK(found({}, call, 1000000) == "");
   call.o = grad_o;
   call.lse = lse;
-  CHECK(found(squares, call, 3) == "");
+  CHECK(found({.mask = mods::causal(), .prob = [](Float p, At) { return p * p + p; }}, call, 3) == "");
   CHECK(found({}, call) != "");
   tests::golden("runtime/verify_left_out", [&] {
     std::string out;
@@ -286,6 +286,7 @@ TEST_CASE("gradients of engines pass, in every type and for scores that amplify 
       {},
       causal,
       squares,
+      {.prob = [](Float p, At) { return p * p + p; }},
       {.score = mods::softcap(5), .mask = mods::causal()},
       {.score = [](Float s, At) { return 40.0f * s; }},
       {.score = [](Float s, At) { return where(s > 0.25f, s, -std::numeric_limits<float>::infinity()); }},
