@@ -447,7 +447,7 @@ class Contract(Calls):
                 (by_head, ["--grads", "bias"], [*hopper, "sum_sinks", "store_sums"], ["table of visits"]),
                 (by_key, ["--grads", "bias"], [*hopper, "store_sums"], ["table of visits"]),
                 (by_distance, ["--grads", "bias"], [*hopper, "spread_diagonals", "store_sums"], ["table of visits"]),
-                (by_query, ["--grads", "bias"], [*hopper, "sum_pairs_sm80", "store_sums"], ["table of visits"])):
+                (by_query, ["--grads", "bias"], [*hopper, "sum_sinks", "sum_pairs_sm80", "store_sums"], ["table of visits"])):
             said = self.attune("cuda", *mods, "--backward", *grads, "--json")
             sources = json.loads(said.stdout)["sources"]
             self.assertEqual([source["kernel"] for source in sources], kernels)
