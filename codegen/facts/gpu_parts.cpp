@@ -373,8 +373,7 @@ GpuParts gpu_parts(const compiler::LoweredMod& lowered, bool scale_positive, con
   facts.masked = !ir::is_literal(mask, 1);
   facts.skips = !ir::is_literal(lowered.cover.may_drop, 0);
   facts.has_prob = prob->op != Op::Input;
-  const double degree = degree_in_p(value_of(mod.prob));
-  facts.degree = degree <= most_degree ? static_cast<float>(degree) : 0;
+  facts.degree = static_cast<float>(degree_in_p(value_of(mod.prob)));
   facts.delta_of_o = !out.gradient || out.gradient->delta_degree > 0;
   facts.has_slope = out.gradient && out.gradient->has_slope;
   facts.keeps_zero = keeps_zero(mod.prob);

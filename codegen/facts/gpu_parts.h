@@ -110,9 +110,6 @@ struct GpuParts {
   const ir::Expr& drop_factor() const { return levels.element[dropped + 2]; }
 };
 
-/// The largest Traits::degree. Kernels have powers and their sums up to some 2^27: to the fourth, f32 holds them.
-constexpr double most_degree = 4;
-
 /// `wanted`: the captured tensors whose gradients a backward computes; null for a forward. `keeps_keys`: for kernels
 /// that iterate over queries, so that `listed` refers to lists of tiles of queries. `may_store`: gradients of dense
 /// biases may be made of stored dS.

@@ -65,7 +65,9 @@ std::optional<Scaling> scaling_of(const Expr& prob) {
 double degree_in_p(const Expr& prob) {
   if (ir::is_literal(prob, 0)) return 1;
   const auto found = scaling_of(prob);
-  return found && !found->by_pieces ? found->degree : 0;
+  // Kernels have powers and their sums up to some 2^27: to the fourth, f32 holds them.
+  constexpr double most = 4;
+  return found && !found->by_pieces && found->degree <= most ? found->degree : 0;
 }
 
 double delta_degree(const Expr& prob) {

@@ -57,7 +57,7 @@ using Wanted = std::vector<bool>;
 BackwardParts backward_parts(const compiler::Mod& mod, const Wanted& wanted);
 
 /// The k > 0 with which prob(c p) is c^k prob(p) for every c > 0, as 2 of `p * p * g[h]`, so that prob() can act before
-/// the normalisation; prob(0) is then 0. 0: there is none.
+/// the normalisation; prob(0) is then 0. 0: there is none, or it is too large.
 double degree_in_p(const ir::Expr& prob);
 /// True if `e` is p times something that does not depend on p.
 inline bool linear_in_p(const ir::Expr& e) { return degree_in_p(e) == 1; }

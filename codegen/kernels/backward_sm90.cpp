@@ -39,7 +39,7 @@ constexpr const Companion* companions[] = {&sum_deltas,       &table_of_visits, 
                                            &spread_diagonals, &sum_sinks,       &sum_pairs,   &sum_ds};
 constexpr Search searches[] = {{.member = "order", .least = 0, .most = 3}};
 
-/// True if an item's heads must follow one another, because sums go on from one step to the next.
+/// True if sums go on from one step to the next, so that an item's heads have to follow one another.
 bool sums_steps(const Traits& facts) { return facts.sums_items || facts.sums_diagonals; }
 /// True if the kernel takes part in the sums of captured tensors' gradients: others are added up after it.
 bool sums_terms(const Traits& facts) { return sums_steps(facts) || facts.stores_ds; }
@@ -60,8 +60,8 @@ std::string why_order0(const Traits& facts) {
 
 /// Each of two warpgroups has 64 x 64 numbers of dQ: half of 128 columns, or half of 128 queries.
 int queries_of(const KernelSpec& spec) { return spec.d > 64 ? 64 : 128; }
-/// Or, transposed, 64 columns of 80 queries. These are no whole bands of block diagonals (diagonals.cuh), which are
-/// summed.
+/// Or, transposed, 64 columns of 80 queries. Kernels that sum diagonals do not have these, because tiles of 80 queries
+/// do not end with a band (diagonals.cuh).
 constexpr int most_queries = turned_queries;
 
 /// 80 queries leave room for one tile of dQ, so a block waits longer for its turn: they are faster where items have

@@ -150,7 +150,7 @@ std::string why_not(const KernelSpec& spec, const Traits& facts) {
   if (std::string why = why_not_other_out(spec); !why.empty()) return why;
   if (std::string why = why_no_tma(spec); !why.empty()) return why;
   if (spec.cache.paged() && spec.sharing.decode()) return "it does not load pages in decode calls";
-  // Of two walks only those over the keys of prompts are known to be faster than the portable kernel's.
+  // Two walks are known to be faster than the portable kernel's for prompts only.
   return spec.sharing.decode() ? why_needs_sum(facts) : "";
 }
 

@@ -188,7 +188,8 @@ TEST_CASE("dS of tiles that the mask leaves empty is not read: it was never writ
       CHECK(wrong("s + bias[h, q, kv] + 0.01f * more[abs(q - kv)]", "kv <= q && more[q] == more[kv]", heads, shape,
                   {.ds_bytes = ds_bytes}, &documents) == "");
     }
-    // The gradient has rows before the first query and behind the last one. NaN behind the mask: dS is computed again.
+    // The gradient has rows before the first query and after the last one. Masked-out keys are NaN: dS is computed
+    // again.
     if (const std::size_t n = nth++; in_turn(n, 4)) {
       Shape offset = shape;
       offset.q_offset = 100;

@@ -106,7 +106,7 @@ TEST_CASE("rows whose scores are all the lowest f32 are the mean of their values
 
 TEST_CASE("a maximum is raised by any power of two, and where that is too high a tile is recomputed", "[emulated]") {
   if (skipped_without_compiler()) return;
-  // Of some thousand rows, a few have a score that is 2^126 to 2^128 times all before it, others a higher one.
+  // A few of some thousand rows have a score that is 2^126 to 2^128 times all before it; others have a higher one.
   const Shape shape{
       .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 141, .kv_len = 270, .d = 64, .dv = 64, .dtype = DType::bf16};
   std::size_t nth = 0;

@@ -224,7 +224,7 @@ const Planted all[] = {
      "this->is_stored(entry, at[i], first / Tile::m, tile);", "true;", skipped90},
     {"tiles of keys that earlier launches have added do not count", "backward_sm90/producer.cuh",
      "return max(to - first - user.stored_ds.tiles, 0) - max(", "return -max(", skipped90},
-    {"the tile of keys behind a band counts as visited", "parts/entry.cuh", "kv_tile < end_tile_of(",
+    {"the tile of keys after a band counts as visited", "parts/entry.cuh", "kv_tile < end_tile_of(",
      "kv_tile <= end_tile_of(", skipped90},
     {"sums of a head go to the next one's place", "backward_sm90/warpgroup.cuh",
      "if (at.b >= 0 && (at.b != b || at.h != h)) give_item_sums();", "", summed90},

@@ -83,6 +83,35 @@ std::string wrong_gradient(const Parts& of, const Inputs& in, const std::string&
   return compare(Subject(tensors.attention(of)), in, std::span(&engine, 1), {.forward = false}).wrong;
 }
 
+/// Checks one of `share` in a turn, dense and packed, of both widths.
+void gradients_are_right(const std::vector<Parts>& mods, std::size_t share) {
+  std::size_t nth = 0;
+  for (const Parts& of : mods)
+    for (const std::int64_t d : {64, 128})
+      for (const bool is_packed : {false, true}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / share, share)) continue;
+        Shape shape = is_packed ? packed(d) : dense(d);
+        if (nth % 3 == 0) shape.dtype = DType::f16;
+        INFO(of.prob << ", " << of.score << ", " << of.mask << ", " << shape.describe());
+        CHECK(wrong_gradient(of, inputs(shape)) == "");
+      }
+}
+/// The same of every order of the steps, and of odd lengths.
+void orders_are_right(const Parts& of, std::size_t share) {
+  std::size_t nth = 0;
+  for (const std::int64_t d : {64, 128})
+    for (const int order : {0, 1, 2, 3})
+      for (const std::int64_t q_len : {1, 65, 203}) {
+        if (const std::size_t n = nth++; !in_turn(n + n / share, share)) continue;
+        Shape shape = dense(d);
+        shape.q_len = q_len;
+        shape.kv_len = q_len == 65 ? 1 : 203;
+        const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
+        INFO(members << ' ' << shape.describe());
+        CHECK(wrong_gradient(of, inputs(shape), members) == "");
+      }
+}
+
 }  // namespace
 
 // ---- powers of p ----------------------------------------------------------------------------------------------------
@@ -102,7 +131,7 @@ TEST_CASE("powers of p are right for every width, type and mask", "[emulated]") 
       }
 }
 
-TEST_CASE("powers of p are right beside scores of every kind, and where maxima rise late", "[emulated]") {
+TEST_CASE("powers of p are right with scores of every kind, and where maxima rise late", "[emulated]") {
   if (skipped_without_compiler()) return;
   std::size_t nth = 0;
   for (const std::string score :
@@ -196,45 +225,23 @@ TEST_CASE("what masked-out keys hold reaches no result of a power of p, nor do o
 
 TEST_CASE("gradients of powers of p, whose delta is a multiple of dO . O, are right", "[emulated]") {
   if (skipped_without_compiler()) return;
-  std::size_t nth = 0;
-  for (const Parts& of :
-       std::vector<Parts>{{.prob = square, .mask = "kv <= q"},
-                          {.prob = root},
-                          {.prob = power_of_3_halves, .mask = "kv <= q && q - kv < 50"},
-                          {.prob = cube, .mask = "kv <= q"},
-                          {.prob = "where(p > 0.02f, p * p, 0.25f * p * p) * g[h]"},
-                          {.prob = gated_square, .score = "20.0f * tanh(s / 20.0f)"},
-                          {.prob = gated_square, .score = "s + g[h] * f32(kv - q)", .mask = "kv <= q"},
-                          {.prob = square, .score = "s + g[h]", .mask = "kv <= q", .sink = "g[h]"},
-                          {.prob = "p * p * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
-                          {.prob = "p * p * c[kv]", .mask = "doc[q] == doc[kv]"},
-                          {.prob = gated_square, .score = "s + t[h, q - kv + 400]"}})
-    for (const std::int64_t d : {64, 128})
-      for (const bool is_packed : {false, true}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
-        // A gradient of a dense bias of packed sequences is the portable kernels'.
-        if (is_packed && of.score.find("bias") != std::string::npos) continue;
-        Shape shape = is_packed ? packed(d) : dense(d);
-        if (nth % 3 == 0) shape.dtype = DType::f16;
-        INFO(of.prob << ", " << of.score << ", " << of.mask << ", " << shape.describe());
-        CHECK(wrong_gradient(of, inputs(shape)) == "");
-      }
+  gradients_are_right({{.prob = square, .mask = "kv <= q"},
+                       {.prob = root},
+                       {.prob = power_of_3_halves, .mask = "kv <= q && q - kv < 50"},
+                       {.prob = cube, .mask = "kv <= q"},
+                       {.prob = "where(p > 0.02f, p * p, 0.25f * p * p) * g[h]"},
+                       {.prob = gated_square, .score = "20.0f * tanh(s / 20.0f)"},
+                       {.prob = gated_square, .score = "s + g[h] * f32(kv - q)", .mask = "kv <= q"},
+                       {.prob = square, .score = "s + g[h]", .mask = "kv <= q", .sink = "g[h]"},
+                       {.prob = "p * p * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
+                       {.prob = "p * p * c[kv]", .mask = "doc[q] == doc[kv]"},
+                       {.prob = gated_square, .score = "s + t[h, q - kv + 400]"}},
+                      8);
 }
 
 TEST_CASE("gradients of squares are right in every order of the steps, and of odd lengths", "[emulated]") {
   if (skipped_without_compiler()) return;
-  std::size_t nth = 0;
-  for (const std::int64_t d : {64, 128})
-    for (const int order : {0, 1, 2, 3})
-      for (const std::int64_t q_len : {1, 65, 203}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 8, 8)) continue;
-        Shape shape = dense(d);
-        shape.q_len = q_len;
-        shape.kv_len = q_len == 65 ? 1 : 203;
-        const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
-        INFO(members << ' ' << shape.describe());
-        CHECK(wrong_gradient({.prob = square, .mask = "kv <= q"}, inputs(shape), members) == "");
-      }
+  orders_are_right({.prob = square, .mask = "kv <= q"}, 8);
 }
 
 // ---- two walks ------------------------------------------------------------------------------------------------------
@@ -376,41 +383,19 @@ TEST_CASE("gradients of thresholds, whose delta is that of a multiple of p, are 
 TEST_CASE("gradients of mods whose delta needs a walk of its own are right, those of captured tensors too",
           "[emulated]") {
   if (skipped_without_compiler()) return;
-  std::size_t nth = 0;
-  for (const Parts& of : std::vector<Parts>{
-           {.prob = sum, .mask = "kv <= q"},
-           {.prob = odd, .mask = "kv <= q"},
-           {.prob = "(p * p + 0.25f * p) * g[h]", .score = "20.0f * tanh(s / 20.0f)"},
-           {.prob = clip, .mask = "kv > q + 100"},
-           {.prob = "p / (p + 0.1f) + 0.01f * c[kv]", .score = "s + g[h]", .sink = "g[h]"},
-           {.prob = "(p * p - p) * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
-           {.prob = "(p * p + 0.25f * p) * g[h]", .score = "s + t[h, q - kv + 400]"}})
-    for (const std::int64_t d : {64, 128})
-      for (const bool is_packed : {false, true}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
-        // A gradient of a dense bias of packed sequences is the portable kernels'.
-        if (is_packed && of.score.find("bias") != std::string::npos) continue;
-        Shape shape = is_packed ? packed(d) : dense(d);
-        if (nth % 3 == 0) shape.dtype = DType::f16;
-        INFO(of.prob << ", " << of.score << ", " << of.mask << ", " << shape.describe());
-        CHECK(wrong_gradient(of, inputs(shape)) == "");
-      }
+  gradients_are_right({{.prob = sum, .mask = "kv <= q"},
+                       {.prob = odd, .mask = "kv <= q"},
+                       {.prob = "(p * p + 0.25f * p) * g[h]", .score = "20.0f * tanh(s / 20.0f)"},
+                       {.prob = clip, .mask = "kv > q + 100"},
+                       {.prob = "p / (p + 0.1f) + 0.01f * c[kv]", .score = "s + g[h]", .sink = "g[h]"},
+                       {.prob = "(p * p - p) * r[h, q]", .score = "s + r[h, q] + bias[q, kv]", .mask = "kv <= q + 9"},
+                       {.prob = "(p * p + 0.25f * p) * g[h]", .score = "s + t[h, q - kv + 400]"}},
+                      16);
 }
 
 TEST_CASE("gradients of sums of powers are right in every order of the steps, and of odd lengths", "[emulated]") {
   if (skipped_without_compiler()) return;
-  std::size_t nth = 0;
-  for (const std::int64_t d : {64, 128})
-    for (const int order : {0, 1, 2, 3})
-      for (const std::int64_t q_len : {1, 65, 203}) {
-        if (const std::size_t n = nth++; !in_turn(n + n / 16, 16)) continue;
-        Shape shape = dense(d);
-        shape.q_len = q_len;
-        shape.kv_len = q_len == 65 ? 1 : 203;
-        const std::string members = fmt::format("m={},order={}", d == 64 ? 128 : 64, order);
-        INFO(members << ' ' << shape.describe());
-        CHECK(wrong_gradient({.prob = sum, .mask = "kv <= q"}, inputs(shape), members) == "");
-      }
+  orders_are_right({.prob = sum, .mask = "kv <= q"}, 16);
 }
 
 TEST_CASE("kernels beside Hopper's backward visit the tiles of its table", "[emulated]") {

@@ -181,9 +181,9 @@ class OnDevice {
     return out;
   }
   std::string_view delta_in_words() const {
-    return gradient().delta_degree > 0
-               ? "of each row from o and its gradient, by a separate kernel before"
-               : "of each row from its pairs, by a pass of its own over the keys: prob is no power of p";
+    return gradient().delta_degree > 0 ? "of each row from o and its gradient, by a separate kernel before"
+                                       : "of each row from its pairs, by a pass of its own over the keys: prob is no "
+                                         "multiple of a power of p up to p^2";
   }
 
   std::string bound_text() const {

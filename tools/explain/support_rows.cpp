@@ -188,7 +188,7 @@ std::optional<std::string_view> kind_of_mod(const compiler::LoweredMod& lowered,
   if (data) kinds.emplace_back("data mask");
   if (has("prob")) {
     const double degree = codegen::degree_in_p(lowered.mod.prob);
-    kinds.emplace_back(degree == 1 ? "dropout" : degree > 0 && degree <= codegen::most_degree ? "p^k" : "prob");
+    kinds.emplace_back(degree == 1 ? "dropout" : degree > 0 ? "p^k" : "prob");
   }
   if (has("sink")) kinds.emplace_back("sink");
   if (gradient && std::ranges::find(gradient->wanted, true) != gradient->wanted.end()) {

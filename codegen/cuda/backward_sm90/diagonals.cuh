@@ -14,9 +14,9 @@
 namespace attune {
 
 /// A tile of dS consists of blocks of 8 queries by 8 keys; blocks (a, j) lie on block diagonal w = a - j. Element (r,
-/// e) of such a block has distance 8 w + r - e. Four block diagonals are a *band*, and the nth band of a head belongs
-/// to warp n % 4, whatever the tile: a tile has six or eight bands, equal numbers of blocks for each warp, and the band
-/// that a warp has not completed with a tile is its first one of the next tile. So no sum passes from warp to warp.
+/// e) of such a block has distance 8 w + r - e. Four block diagonals are a *band*. In every tile, warp n % 4 sums the
+/// nth band of a head. A tile has six or eight bands, which give each warp the same number of blocks. A warp begins a
+/// tile with the band that it did not complete in the tile before. So no sum passes from warp to warp.
 ///
 /// A lane has row r of one block diagonal, and adds up the eight elements of that row over all its blocks: 16 bytes, in
 /// other banks for each of the eight lanes that load together. Lanes meet only when a band is complete. Not products
@@ -51,7 +51,7 @@ struct Diagonals90 {
   /// Adds the band's sums to memory. A distance between two bands gets one term from each, so their order does not
   /// matter.
   __device__ void store() {
-    // In turn, because registers are short.
+    // One after the other, because registers are short.
     float low = along(false);
     pin(low);
     const float high = along(true);

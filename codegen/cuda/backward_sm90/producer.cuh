@@ -238,8 +238,8 @@ struct Loader90Backward {
   /// Where dS is stored, launches may divide the keys, and the last keys come first for every set. A table does not say
   /// how many tiles a launch's keys have before them if keys rise.
   __device__ bool may_rise() const { return !User::traits.listed || user.stored_ds.tiles * n >= args.kv_len; }
-  /// How many more of the tiles of keys [from, to) than those between `from` and an item's are added before that item
-  /// if keys rise: earlier launches have added the last ones, and later launches add the first ones.
+  /// If keys rise, an item comes after the tiles of keys from `from` to its own, plus this many: earlier launches have
+  /// added the last ones of [from, to), and later launches add the first ones.
   __device__ int added_by_launches(int from, int to) const {
     const int first = user.stored_ds.first_tile;
     return max(to - first - user.stored_ds.tiles, 0) - max(first - from, 0);
@@ -268,9 +268,10 @@ struct Loader90Backward {
     if constexpr (has_rests<Tile, User>)
       if (!whole)
         kept = kv + n / 2 >= bands.end ? Visit::first_half : kv + n / 2 <= bands.begin ? Visit::second_half : kept;
+    int before = falls ? keys - from : to - 1 - keys;
     if constexpr (User::gradient.by_ds > 0)
-      if (falls) return 4 * met_as(keys - from + added_by_launches(from, to), last) + kept;
-    return 4 * met_as(falls ? keys - from : to - 1 - keys, last) + kept;
+      if (falls) before += added_by_launches(from, to);
+    return 4 * met_as(before, last) + kept;
   }
 
   /// Finds the tiles of queries that visit these keys as the forward does, from bands or from a table, 32 tiles at a

@@ -276,7 +276,7 @@ struct SumDs : DsOfKeys<Tile, User> {
         is_stored[i] = term + i < terms && this->has(entry, first, tile * Tile::n) &&
                        this->is_stored(entry, at[i], first / Tile::m, tile);
         any = any || is_stored[i];
-        // Behind the last term, the last one again.
+        // After the last term, it is taken again.
         if (term + i + 1 < terms && ++h == heads.end) h = heads.begin, ++b;
       }
       if (!any) continue;

@@ -223,8 +223,8 @@ __device__ inline Walk walk_of_keys(const User& user, const Entry& entry, Where 
   return walk_bands(bands, entry.queries.length, m);
 }
 
-/// The tiles of `n` keys that bands reach: the first one, and the one behind the last. walk_bands() finds them itself:
-/// with these functions it makes other machine code.
+/// The first tile of `n` keys that bands reach, and the first one after them. walk_bands() does not call these
+/// functions, because its machine code was another one with them.
 __device__ inline int first_tile_of(const Bands& bands, int n) { return max(bands.begin, 0) / n; }
 __device__ inline int end_tile_of(const Bands& bands, int kv_len, int n) {
   return (min(bands.end, kv_len) + n - 1) / n;
