@@ -22,13 +22,21 @@ bool is_dense(const Expr& read) {
          std::ranges::all_of(read->arguments().first(read->arity - 1U), along_row);
 }
 
-std::optional<std::uint32_t> dense_slot(const Expr& e, const Mod& mod) {
+std::vector<std::uint32_t> dense_slots(const Expr& e, const Mod& mod) {
+  const auto is_half = [&](std::uint32_t slot) {
+    const DType type = mod.captures[slot].dtype;
+    return type == DType::f16 || type == DType::bf16;
+  };
+  std::vector<std::uint32_t> out;
   for (const Expr& node : ir::in_order(e)) {
     if (!is_dense(node)) continue;
-    const DType type = mod.captures[node->bits].dtype;
-    if (type == DType::f32 || type == DType::f16 || type == DType::bf16) return node->bits;
+    const std::uint32_t slot = node->bits;
+    const bool fits = out.empty() ? is_half(slot) || mod.captures[slot].dtype == DType::f32
+                                  : is_half(out[0]) && is_half(slot);
+    if (fits) out.push_back(slot);
+    if (out.size() == 2) break;
   }
-  return std::nullopt;
+  return out;
 }
 
 namespace {

@@ -11,8 +11,9 @@ namespace attune::compiler {
 /// one element after another.
 bool is_dense(const ir::Expr& read);
 
-/// The slot of the first f32, f16 or bf16 tensor that this expression reads so. None: no value.
-std::optional<std::uint32_t> dense_slot(const ir::Expr& e, const Mod& mod);
+/// The slots of the tensors whose elements kernels may copy, since this expression reads them so: of its first read of
+/// f32, f16 or bf16, and of another if both have 16 bits.
+std::vector<std::uint32_t> dense_slots(const ir::Expr& e, const Mod& mod);
 
 /// True if the expression is proven to have the same value for all pairs of one batch entry and head with the same q -
 /// kv. Always false for an expression that uses s, p or random numbers; false if there is no proof, e.g. for q + 1 <

@@ -89,7 +89,7 @@ LoweredMod lower(BoundMod traced, Steps* steps) {
     }
   });
   step("fold", [&] { mod.fold = fold(mod.score, bounds); });
-  out.dense = dense_slot(mod.fold.core, mod);
+  out.dense = dense_slots(mod.fold.core, mod);
   step("level", [&] { mod.levels = level(std::array{mod.score, mod.mask, mod.prob}); });
   out.digest = mod.digest();
   step("cover", [&] { out.cover = cover(mod.mask, mod.signature(), mod.score); });

@@ -199,9 +199,9 @@ Expr factor_of(const Expr& exponent, const Mod& mod, bool scale_positive) {
 /// Finds the parts of the exponent that a kernel may compute or copy before it visits their pairs.
 void find_held(GpuParts& out, const compiler::LoweredMod& lowered, bool backward) {
   Traits& facts = out.facts;
-  out.copied = copied_read(out.exponent(), lowered, backward);
-  facts.copies_read = out.copied != nullptr;
-  facts.copies_f32 = out.copied && lowered.mod.captures[out.copied->bits].dtype == DType::f32;
+  out.copied = copied_reads(out.exponent(), lowered, backward);
+  facts.copied_reads = static_cast<int>(out.copied.size());
+  facts.copies_f32 = facts.copied_reads && lowered.mod.captures[out.copied[0]->bits].dtype == DType::f32;
   out.distant = distant_part(out.exponent());
   facts.distant_reads = out.distant ? count_reads(out.distant) : 0;
   out.tanh = only_tanh(out.exponent());

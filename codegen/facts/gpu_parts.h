@@ -88,9 +88,10 @@ struct GpuParts {
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is not factor * s
   ir::Expr term;    ///< where facts.peak says where it is largest; or null
-  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); the read that it
-  /// may copy tile by tile, see copied_read(); and the tanh that it may compute itself, see only_tanh().
-  ir::Expr distant, copied, tanh;
+  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); and the tanh that it
+  /// may compute itself, see only_tanh().
+  ir::Expr distant, tanh;
+  std::vector<ir::Expr> copied;  ///< those that it may copy tile by tile, see copied_reads()
   Traits facts;
   ir::FieldNames fields;
   std::size_t dropped = 0;                  ///< with facts.drops: the index of the seed

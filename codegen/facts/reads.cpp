@@ -36,17 +36,22 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
   return out;
 }
 
-Expr copied_read(const Expr& score, const compiler::LoweredMod& lowered, bool backward) {
-  const auto is_copied = [&](const Expr& e) {
-    if (!compiler::is_dense(e)) return false;
-    // A call's key has asked about the rows of this tensor alone.
-    if (backward) return e->bits == lowered.dense;
+std::vector<Expr> copied_reads(const Expr& score, const compiler::LoweredMod& lowered, bool backward) {
+  const auto is_half = [&](const Expr& e) {
     const DType type = lowered.mod.captures[e->bits].dtype;
     return type == DType::bf16 || type == DType::f16;
   };
-  const std::vector<Expr> nodes = ir::in_order(score);
-  const auto found = std::ranges::find_if(nodes, is_copied);
-  return found == nodes.end() ? nullptr : *found;
+  const auto may_copy = [&](const Expr& e) {
+    // A call's key has asked about the rows of these tensors alone.
+    return backward ? std::ranges::find(lowered.dense, e->bits) != lowered.dense.end() : is_half(e);
+  };
+  std::vector<Expr> out;
+  for (const Expr& e : ir::in_order(score)) {
+    if (!compiler::is_dense(e) || !may_copy(e)) continue;
+    if (out.empty() || (is_half(out[0]) && is_half(e))) out.push_back(e);
+    if (out.size() == 2) break;
+  }
+  return out;
 }
 
 int count_reads(const Expr& e) {

@@ -15,9 +15,10 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// The first read of a score that a kernel can copy to shared memory tile by tile: a dense one (compiler/distance.h) of
-/// 16 bits or, in a backward, one of LoweredMod::dense. Null: none.
-ir::Expr copied_read(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
+/// The reads of a score that a kernel can copy to shared memory tile by tile, in order: two dense ones
+/// (compiler/distance.h) of 16 bits, or one. In a backward they are of LoweredMod::dense, and the first may be of f32,
+/// alone.
+std::vector<ir::Expr> copied_reads(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
 
 /// The largest part of a score that reads captured tensors and has the same value for all pairs of one distance q - kv.
 /// In a score with an only_tanh(), one read is left to each pair. Null: none.
@@ -29,7 +30,7 @@ int count_reads(const ir::Expr& e);
 /// The tanh, outside of sums, through which alone the score depends on s; null if there is none.
 ir::Expr only_tanh(const ir::Expr& score);
 
-/// True if the indices of a copied_read() but the last are linear in q.
+/// True if the indices of one of copied_reads() but the last are linear in q.
 bool has_linear_line(const ir::Expr& read);
 
 /// True if any of these reads a captured tensor.
@@ -37,7 +38,7 @@ bool read_captures(std::span<const ir::Expr> roots);
 /// True if one of these expressions has a field of a column.
 bool ask_columns(std::span<const ir::Expr> roots);
 
-/// True if the kernels of a backward may not copy copied_read() of this tensor: its rows cannot be copied 16 bytes at a
+/// True if the kernels of a backward may not copy copied_reads() of this tensor: its rows cannot be copied 16 bytes at a
 /// time, or have fewer columns than there are keys.
 bool has_unaligned_rows(const Tensor& captured, std::int64_t keys);
 

@@ -19,7 +19,7 @@ struct Tile {
   int alone = 0;      ///< 1: for sequences of one tile of keys, whose dq needs no adding
   int completes = 0;  ///< 1: the item that visits queries last adds up and stores their dq, and no kernel converts it
   int path = 0;       ///< of an item through its heads' queries: path_of in backward_sm90/tile_scheduler.cuh
-  /// Not 0: the elements of copied_read() are copied to shared memory, tile by tile. 1: 16 bits, 2: f32.
+  /// Not 0: elements of copied_reads() are copied to shared memory, tile by tile. 1: of one, 16 bits; 2: of two, or f32.
   int copies = 0;
   int diagonals = 0;  ///< 1: a further warpgroup sums dS along diagonals
 };
@@ -107,7 +107,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   };
   const bool only_order0 = !why_order0(facts).empty();
   // A bias would be copied to where diagonals are summed.
-  const bool copies = facts.copies_read && !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
+  const bool copies = facts.copied_reads && !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   if (only_order0) {
@@ -117,12 +117,13 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   // Orders 1 and 2 draw twice for each pair. With a random number they took twice the time of order 3, though order 3
   // spills more (D=128: 14.8 ms, order 3 7.3, order 0 8.9, 80 queries 9.9; D=64: 17.6, order 3 7.3, order 0 8.3).
   if (facts.draws) {
-    if (copies && !facts.copies_f32) add(queries_of(spec), 3, 1);
+    if (copies && !facts.copies_f32) add(queries_of(spec), 3, facts.copied_reads);
     add(queries_of(spec), has_order3 ? 3 : 0);
     return out;
   }
   if (copies && !facts.copies_f32)
-    for (const int order : {3, 2, 1}) add(queries_of(spec), order, 1);
+    for (int reads = facts.copied_reads; reads > 0; --reads)
+      for (const int order : {3, 2, 1}) add(queries_of(spec), order, reads);
   // With dropout 80 queries draw 128 decisions for each key: 2.98 ms, and 2.83 with 64 (D=128, causal, 8192).
   const bool has_80 = spec.d > 80 && facts.scaled && !facts.drops && !sums_terms(facts) && has_many_steps(spec, kind);
   if (has_80) add(most_queries, 3);
@@ -163,9 +164,10 @@ std::string why_unfit(const Traits& facts, const Variant& variant) {
     return facts.sums_diagonals ? "a further warpgroup sums a captured tensor's gradient: diagonals must be 1"
                                 : "no captured tensor's gradient is summed along diagonals: diagonals must be 0";
   if (const std::string why = why_order0(facts); !why.empty() && tile.order != 0) return why + ": order must be 0";
-  if (tile.copies && !facts.copies_read) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
-  if (tile.copies && tile.copies != (facts.copies_f32 ? 2 : 1))
-    return facts.copies_f32 ? "copies is 0 or 2 for a captured tensor of f32" : "copies is 0 or 1 for 16 bits";
+  if (tile.copies && !facts.copied_reads) return "copies must be 0: no captured tensor is read at b, h, q and kv alone";
+  if (facts.copies_f32 && tile.copies == 1) return "copies is 0 or 2 for a captured tensor of f32";
+  if (!facts.copies_f32 && tile.copies > facts.copied_reads)
+    return "copies is 0 or 1 for one captured tensor of 16 bits";
   return {};
 }
 

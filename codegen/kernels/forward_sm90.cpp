@@ -16,7 +16,7 @@ extern const KernelDescriptor forward_sm90;
 namespace {
 
 struct Tile : ForwardTile90 {
-  int copies = 0;        ///< 1: the elements of copied_read() are copied to shared memory, tile by tile
+  int copies = 0;        ///< of copied_reads(), whose elements are copied to shared memory, tile by tile
   int distances = 0;     ///< 1: distant_part() is computed once a distance
   int column_words = 0;  ///< words of a column that scores read in shared memory; 0: each warp reads columns itself
   int small_tanh = 0;    ///< 1: exact tanhs are polynomials where arguments are small
@@ -26,7 +26,7 @@ struct Tile : ForwardTile90 {
 constexpr auto members = [] {
   auto out = forward_members90_and(std::array{
       TileMember<Tile>{{.name = "small_tanh", .least = 0, .most = 1}, &Tile::small_tanh},
-      TileMember<Tile>{{.name = "copies", .least = 0, .most = 1}, &Tile::copies},
+      TileMember<Tile>{{.name = "copies", .least = 0, .most = 2}, &Tile::copies},
       TileMember<Tile>{{.name = "distances", .least = 0, .most = 1}, &Tile::distances},
       TileMember<Tile>{{.name = "column_words", .least = 0, .most = 2}, &Tile::column_words},
       TileMember<Tile>{{.name = "items", .least = 1, .most = 2}, &Tile::items},
@@ -178,13 +178,13 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
   const std::int64_t width = std::max(spec.d, spec.dv);
   const bool narrow = width <= 64;
   if (spec.sharing.heads > 1) return {};
-  if (facts.copies_read && width <= 128) {
-    const Tile tile{{.m = 128, .n = 128, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1};
-    Tile shorter = tile;
-    shorter.n = 96;
-    return {tile, shorter};
-  }
   std::vector<Tile> out;
+  if (facts.copied_reads && width <= 128) {
+    if (facts.copied_reads == 2) out.push_back({{.m = 128, .n = narrow ? 128 : 64, .q_stages = 1, .own_o = 0}, 2});
+    for (const int n : {128, 96})
+      out.push_back({{.m = 128, .n = n, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1});
+    return out;
+  }
   if (facts.drops && width <= 192 && usual.front().m == 128)
     for (Tile tile : usual) {
       if (tile.m != 128) continue;
@@ -238,7 +238,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
 KernelChoice choice(const KernelSpec& spec, const Variant& variant) {
   const Tile tile = tile_of(variant, members);
   return forward_choice90(forward_sm90, spec, variant, tile, false,
-                          {.copies = tile.copies != 0,
+                          {.copies = tile.copies,
                            .distances = tile.distances != 0,
                            .small_tanh = tile.small_tanh != 0,
                            .drawn = tile.drawn != 0,

@@ -86,7 +86,8 @@ inline int blocks90(const KernelSpec& spec, const ForwardTile90& tile, int share
 /// The parts of scores that a block keeps in shared memory (HasCopied, HasDistant, HasTanh), whether it does so with
 /// dropout's decisions, its words of a column, the tiles of queries scheduled ahead, and Tile::parts.
 struct ForwardHeld90 {
-  bool copies = false, distances = false, small_tanh = false, drawn = false;
+  int copies = 0;
+  bool distances = false, small_tanh = false, drawn = false;
   int column_words = 0, items = 1, parts = 0;
 };
 
@@ -99,7 +100,7 @@ inline KernelChoice forward_choice90(const KernelDescriptor& kernel, const Kerne
       {"q_stages", tile.q_stages}, {"own_o", tile.own_o}, {"issue_order", tile.issue_order}, {"dynamic", tile.dynamic}};
   plan.tile.transposed = transposed;
   if (transposed) plan.tile.own.emplace_back("transposed", 1);
-  if (held.copies) plan.tile.own.emplace_back("copies", 1);
+  if (held.copies) plan.tile.own.emplace_back("copies", held.copies);
   if (held.distances) plan.tile.own.emplace_back("distances", 1);
   if (held.column_words > 0) plan.tile.own.emplace_back("column_words", held.column_words);
   if (held.small_tanh) plan.tile.own.emplace_back("small_tanh", 1);

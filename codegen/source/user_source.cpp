@@ -154,9 +154,8 @@ bool compares_fields(const Expr& e) {
       nodes, [](const Expr& one) { return one->op == Op::Field || (one->type == ir::Type::Bool && one->arity > 0); });
 }
 
-/// What a kernel copies: the captured tensor, and its elements for a row. See mod.cuh.
-std::string copied_line(const GpuParts& parts, const ir::Signature& signature) {
-  const Expr& read = parts.copied;
+/// What a kernel copies: the nth captured tensor, and its elements for a row. See mod.cuh.
+std::string copied_line(int nth, const Expr& read, const GpuParts& parts, const ir::Signature& signature) {
   const std::string name = signature.captures[read->bits].name;
   std::uint32_t uses = 0;
   std::string indices;
@@ -165,13 +164,13 @@ std::string copied_line(const GpuParts& parts, const ir::Signature& signature) {
     indices += (i ? ", " : "") + source_value(read->args[i], signature, parts.fields);
   }
   const bool steps = has_linear_line(read);
-  return fmt::format("  __device__ const auto& copied() const {{ return {0}; }}\n"
-                     "  __device__ auto copied_line(Head head, Row row, Where at, Int q) const {{\n"
+  return fmt::format("  __device__ const auto& copied(Nth<{5}>) const {{ return {0}; }}\n"
+                     "  __device__ auto copied_line(Nth<{5}>, Head head, Row row, Where at, Int q) const {{\n"
                      "{1}    return {0}.line({2});\n  }}\n"
-                     "  __device__ bool copied_steps(Head head, Row row, Where at, Int q) const {{\n"
+                     "  __device__ bool copied_steps(Nth<{5}>, Head head, Row row, Where at, Int q) const {{\n"
                      "{3}    return {4};\n  }}\n",
                      name, source_locals(uses, signature), indices, steps ? source_locals(uses, signature) : "",
-                     steps ? fmt::format("{}.holds_line({})", name, indices) : "false");
+                     steps ? fmt::format("{}.holds_line({})", name, indices) : "false", nth);
 }
 
 /// Writes the functions of expressions, and notes which of them kernels call.
@@ -180,7 +179,8 @@ class Functions {
   Functions(const GpuParts& parts, Held held, Lines lines)
       : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
-    if (held_.copied) hold(parts_.copied, "held.copied");
+    for (int nth = 0; nth < held_.copied; ++nth)
+      hold(copied(nth), nth == 0 ? "held.copied" : "held.copied_too");
     if (held_.distant) hold(parts_.distant, "held.distant");
     if (held_.tanh) hold(parts_.tanh, "held.tanh");
     exponent_ = with_held(parts_.exponent());
@@ -244,10 +244,12 @@ class Functions {
     signature_.params.push_back({name, ir::Type::F32});
   }
   Expr with_held(const Expr& e) const { return as_held_.empty() ? e : ir::substitute(e, as_held_); }
+  const Expr& copied(int nth) const { return parts_.copied[static_cast<std::size_t>(nth)]; }
   void held() {
     add("float exponent(float s, Held held, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
         exponent_);
-    if (held_.copied) out_.push_back({.head = {}, .text = copied_line(parts_, signature_)});
+    for (int nth = 0; nth < held_.copied; ++nth)
+      out_.push_back({.head = {}, .text = copied_line(nth, copied(nth), parts_, signature_)});
     if (held_.distant) add("float distant(Head head, Where at, Int q, Int kv)", parts_.distant);
     if (held_.tanh)
       add("float tanh_of(float s, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)", tanh_argument());
@@ -275,12 +277,13 @@ class Functions {
 }  // namespace
 
 Held held_by(const GpuParts& parts, const KernelPlan& plan) {
-  const auto has = [&](std::string_view member) {
-    return std::ranges::any_of(plan.tile.own, [&](const auto& own) { return own.first == member && own.second != 0; });
+  const auto of = [&](std::string_view member) {
+    const auto found = std::ranges::find(plan.tile.own, member, [](const auto& own) { return own.first; });
+    return found == plan.tile.own.end() ? 0 : found->second;
   };
-  return {.copied = parts.copied && has("copies"),
-          .distant = parts.distant && has("distances"),
-          .tanh = parts.tanh && has("small_tanh")};
+  return {.copied = std::min(of("copies"), parts.facts.copied_reads),
+          .distant = parts.distant && of("distances"),
+          .tanh = parts.tanh && of("small_tanh")};
 }
 
 UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines lines) {
@@ -292,7 +295,9 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
   out.fields = fields_struct("Head", parts.levels.head, parts.fields[0]) +
                fields_struct("Row", parts.levels.row, parts.fields[1], alike_rows(parts)) +
                fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
-  if (held_by(parts, plan)) out.fields += "  struct Held {\n    float copied, distant, tanh;\n  };\n";
+  if (const Held held = held_by(parts, plan))
+    out.fields += fmt::format("  struct Held {{\n    float copied, distant, tanh{};\n  }};\n",
+                              held.copied > 1 ? ", copied_too" : "");
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.strides.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);

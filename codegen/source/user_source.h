@@ -38,7 +38,8 @@ struct UserSource {
 /// The parts of an exponent that a plan's kernel has for each pair already, as members of its argument `held`: see
 /// mod.cuh.
 struct Held {
-  bool copied, distant, tanh;
+  int copied;  ///< of copied_reads()
+  bool distant, tanh;
   explicit operator bool() const { return copied || distant || tanh; }
 };
 Held held_by(const GpuParts& parts, const KernelPlan& plan);

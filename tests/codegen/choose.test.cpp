@@ -745,8 +745,10 @@ TEST_CASE("Hopper's whole backward gives the gradient of a dense bias, which it 
   CHECK(whole->why_not({.packed = true}, facts).empty());
   const auto copies = [&] { return whole->tiles({}, facts, {}).front().of("copies").value_or(0); };
   CHECK(copies() == 0);
-  facts.copies_read = true;
-  CHECK(copies() == 1);
+  for (const int reads : {1, 2}) {
+    facts.copied_reads = reads;
+    CHECK(copies() == reads);
+  }
 }
 
 TEST_CASE("what is preferred comes first, and the rest as without it", "[choose]") {
@@ -825,7 +827,7 @@ TEST_CASE("usual members that save time give way to those that are named", "[cho
   CHECK(of(named("order=3", spec, scaled, short_), "alone") == 1);
   CHECK(of(named("completes=1", spec, scaled, short_), "alone") == 0);
   // Two at once: a copied bias leaves no room for two tiles of dq.
-  const Traits biased{.scaled = true, .copies_read = true};
+  const Traits biased{.scaled = true, .copied_reads = 1};
   CHECK(of(named("order=3", spec, biased, one_k), "copies") == 1);
   CHECK(of(named("completes=1", spec, biased, one_k), "copies") == 0);
   // What was named contradicts itself.
@@ -904,9 +906,10 @@ TEST_CASE("tiles that a mod cannot have are refused before they are compiled", "
   CHECK(why("order=3", of_s).find("order must be 0") != std::string::npos);
   CHECK(why("order=0", of_s) == "");
   CHECK(why("copies=1", {}).find("no captured tensor is read") != std::string::npos);
-  CHECK(why("copies=2", {.copies_read = true}).find("0 or 1") != std::string::npos);
-  CHECK(why("copies=1", {.copies_read = true, .copies_f32 = true}).find("0 or 2") != std::string::npos);
-  CHECK(why("copies=2", {.copies_read = true, .copies_f32 = true}) == "");
+  CHECK(why("copies=2", {.copied_reads = 1}).find("0 or 1") != std::string::npos);
+  CHECK(why("copies=1", {.copied_reads = 1, .copies_f32 = true}).find("0 or 2") != std::string::npos);
+  CHECK(why("copies=2", {.copied_reads = 1, .copies_f32 = true}) == "");
+  CHECK(why("copies=2", {.copied_reads = 2}) == "");
   CHECK(why("diagonals=1", {}).find("diagonals must be 0") != std::string::npos);
 }
 

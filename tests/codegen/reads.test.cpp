@@ -69,12 +69,17 @@ TEST_CASE("reads of 16 bits along kv can be copied", "[reads]") {
     const Made made = make({.name = "reads", .score = score, .captures = captures}, 1);
     const compiler::LoweredMod lowered = compiler::lower(made.attention);
     const codegen::GpuParts parts = codegen::gpu_parts(lowered, true);
-    CHECK((parts.copied != nullptr) == parts.facts.copies_read);
-    return parts.copied ? ir::print(parts.copied, lowered.mod.signature()) : "";
+    CHECK(parts.copied.size() == static_cast<std::size_t>(parts.facts.copied_reads));
+    std::string out;
+    for (const ir::Expr& read : parts.copied)
+      out += (out.empty() ? "" : " and ") + ir::print(read, lowered.mod.signature());
+    return out;
   };
   CHECK(copied("s + half[q, kv]") == "half[q, kv]");
   CHECK(copied("tanh(s * of_all[b, h, q, kv])") == "of_all[b, h, q, kv]");
   CHECK(copied("s + bias[q, kv] + half[h, kv] * half[doc[q], kv]").starts_with("half["));
+  CHECK(copied("s + of_all[b, h, q, kv] + half[q, kv]") == "of_all[b, h, q, kv] and half[q, kv]");
+  CHECK(copied("s + half[q, kv] + half[q + 1, kv] + of_all[b, h, q, kv]") == "half[q, kv] and half[q + 1, kv]");
   const std::array indices{ir::input(ir::Input::Q), ir::input(ir::Input::KV)};
   CHECK(codegen::has_linear_line(ir::read(0, ir::Type::F32, indices)));
   for (const std::string score : {"s + bias[q, kv]", "s + half[h, kv]", "s + half[q, kv + 1]", "s + half[kv, q]",
@@ -87,7 +92,7 @@ TEST_CASE("a backward may copy reads of f32 too", "[reads]") {
   const compiler::LoweredMod lowered = compiler::lower(made.attention);
   const codegen::Wanted none(lowered.mod.captures.size());
   const codegen::GpuParts parts = codegen::gpu_parts(lowered, true, &none);
-  CHECK(parts.facts.copies_read);
+  CHECK(parts.facts.copied_reads == 1);
   CHECK(parts.facts.copies_f32);
 }
 

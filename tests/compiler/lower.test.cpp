@@ -87,21 +87,25 @@ TEST_CASE("what reads an input that its place does not have is refused", "[lower
   CHECK_THROWS_AS(lower(BoundMod{mod, {}}), Error);
 }
 
-TEST_CASE("the first tensor that a score reads along the keys of a row is known by its slot", "[lower]") {
-  const auto dense = [](const std::string& score) {
+TEST_CASE("the tensors that a score reads along the keys of a row, and kernels may copy, are known by their slots",
+          "[lower]") {
+  using Slots = std::vector<std::uint32_t>;
+  const auto dense = [](const std::string& score, DType type = DType::f32) {
     Mod mod;
     mod.score = expr(score);
     mod.mask = expr("true");
     mod.prob = expr("p");
     for (const ir::Signature::Capture& c : names().captures)
-      mod.captures.push_back({c.name, c.type == ir::Type::F32 ? DType::f32 : DType::i32, c.rank});
+      mod.captures.push_back({c.name, c.type == ir::Type::F32 ? type : DType::i32, c.rank});
     return lower(BoundMod{mod, {}}).dense;
   };
-  CHECK(dense("s + bias[q, kv]") == 2u);
-  CHECK(dense("s * table[q - kv] + bias[doc[q] + h, kv] * slope[h]") == 2u);
+  CHECK(dense("s + bias[q, kv]") == Slots{2});
+  CHECK(dense("s * table[q - kv] + bias[doc[q] + h, kv] * slope[h]") == Slots{2});
+  CHECK(dense("s + bias[q, kv] + bias[q + 1, kv]") == Slots{2});
+  CHECK(dense("s + bias[q, kv] + bias[q + 1, kv]", DType::bf16) == Slots{2, 2});
   for (const std::string score : {"s", "s + slope[h]", "s + table[kv]", "s + bias[h, kv]", "s + bias[kv, q]",
                                   "s + bias[q, kv + 1]", "s + bias[kv - q, kv]", "s + bias[i32(s), kv]"})
-    CHECK(dense(score) == std::nullopt);
+    CHECK(dense(score).empty());
 }
 
 TEST_CASE("large Mods are lowered: 60 squares, 100 000 nodes upon each other, a shared value under a division",

@@ -156,6 +156,43 @@ TEST_CASE("Hopper's backward copies a dense bias of f32, half of it to the memor
   CHECK(wrong_gradient("20.0f * tanh((s + bias[h, q, kv]) / 20.0f)", "true", rows_alike, wide, copies) == "");
 }
 
+TEST_CASE("two dense biases of 16 bits are copied", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  const Captured of_head{DType::bf16, {2, 300, 304}, {91200, 304, 1}, waves},
+      of_entry{DType::f16, {2, 300, 312}, {93600, 312, 1}, [](std::int64_t i) { return waves(3 * i + 1); }},
+      odd{DType::f16, {2, 150, 203}, {30450, 203, 1}, waves};
+  const std::string sum = "s + bias[h, q, kv] + more[b, q, kv]", capped = "20.0f * tanh((" + sum + ") / 20.0f)";
+  Shape packed = usual(), offset = usual(), wide = usual();
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 1};
+  offset.q_offset = 50;
+  wide.d = wide.dv = 128;
+  const auto check = [&](const std::string& score, const std::string& mask, const Captured& more, const Shape& shape,
+                         const char* kernel) {
+    Text text;
+    text.capture("bias", of_head.tensor);
+    text.capture("more", more.tensor);
+    const Attention attention{.score = text.score(score), .mask = text.mask(mask)};
+    const Engine engine = emulated_engine({.arch = 90, .sms = 3, .seed = 7}, kernel);
+    const bool forward = std::string_view(kernel).starts_with("forward");
+    return compare(Subject(attention), inputs(shape), std::span(&engine, 1),
+                   {.forward = forward, .backward = !forward, .max = false, .captured = false})
+        .wrong;
+  };
+  std::size_t nth = 0;
+  for (const char* kernel :
+       {"forward_sm90:m=128,n=64,q_stages=1,own_o=0,copies=2", "backward_sm90:copies=2,order=3",
+        "backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=1", "backward_sm90:copies=1"})
+    for (const Shape& shape : {usual(), packed, offset, wide}) {
+      if (!in_turn(nth++, 4)) continue;
+      INFO(kernel << ' ' << shape.d);
+      CHECK(check(capped, "kv <= q", of_entry, shape, kernel) == "");
+      CHECK(check(sum, "kv <= q && q - kv < 100", of_entry, shape, kernel) == "");
+    }
+  // Lines that do not begin at 16 bytes: a forward reads them one by one, a backward copies neither tensor.
+  CHECK(check(sum, "true", odd, usual(), "forward_sm90:m=128,n=64,q_stages=1,own_o=0,copies=2") == "");
+  CHECK_THAT(check(sum, "true", odd, usual(), "backward_sm90:copies=2"), Catch::Contains("copies must be 0"));
+}
+
 TEST_CASE("Hopper's backward reads a dense bias pair by pair if its rows are not aligned or too short", "[emulated]") {
   if (skipped_without_compiler()) return;
   const std::string score = "s + bias[h, q, kv]", why = "copies must be 0";

@@ -11,14 +11,14 @@ struct BackwardLayout90 {
   static constexpr Block90 block{}, narrow{.loading = 24, .computing = 240},
       summing{.loading = 24, .computing = 232, .helping = 24};
   int m, n, d, dv, stages, element;  ///< as in Tile; bytes of an element
-  bool wide = false;                 ///< elements of f32 are copied for each pair
+  bool wide = false;                 ///< 32 bits are copied for each pair, of f32 or of two tensors
   int step_words = 12, steps_kept = 8;
   int chunk = chunk_bytes / element, d_chunks = (d + chunk - 1) / chunk, dv_chunks = (dv + chunk - 1) / chunk;
   int k_bytes = d_chunks * n * chunk_bytes, v_bytes = dv_chunks * n * chunk_bytes, q_bytes = d_chunks * m * chunk_bytes,
       grad_o_bytes = dv_chunks * m * chunk_bytes, ds_bytes = n / chunk * m * chunk_bytes,
       sum_bytes = 4 * m * d_chunks * chunk;
   bool turned = m == turned_queries;
-  /// Memory for one tile of dQ only, if it is turned, or there are copies of f32.
+  /// Memory for one tile of dQ only, if it is turned, or copies are wide.
   int sum_stages = turned || wide ? 1 : stages;
   int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes, ds = grad_o + stages * grad_o_bytes,
       sums = ds + stages * ds_bytes, copied = sums + sum_stages * sum_bytes, under = copied + (wide ? ds_bytes : 0),

@@ -121,16 +121,26 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, Sh
     __syncwarp();
     if constexpr (!rows_first) load_keys_now();
     if constexpr (copies_for_backward<Tile, User>) {
-      if (begins) barrier_wait(shared.results_empty(), (step >> 31) ^ 1);
-      if (Shared::wide && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);
-      if (!(what & (Step::empty | Step::stop))) {
+      constexpr bool two = copies_two<Tile, User>;
+      const auto wait_for_copied = [&] {
+        if (Shared::wide && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);
+      };
+      const auto copy = [&](const auto& tile) {
+        if (what & (Step::empty | Step::stop)) return;
         const Where at{word(2), word(3), word(9), word(11)};
         const int first = word(1) * Tile::m;
-        const int ds = Shared::at.ds + stage * Shared::at.ds_bytes;
-        CopiedTile90<User, Tile::m, Tile::n, true> copied{user, shared.base + ds, lane};
-        if constexpr (Shared::wide) copied.odd = Shared::at.copied - ds;
-        copied.start(0, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
+        tile.start(0, user.head(at), at, args.q_offset + first, at.q_len - first, word(4) * Tile::n);
         copy_commit();
+      };
+      if (begins) barrier_wait(shared.results_empty(), (step >> 31) ^ 1);
+      const int ds = Shared::at.ds + stage * Shared::at.ds_bytes;
+      if constexpr (!two) wait_for_copied();
+      CopiedTile90<User, Tile::m, Tile::n, 0, true> copied{user, shared.base + ds, lane};
+      if constexpr (Shared::wide && !two) copied.odd = Shared::at.copied - ds;
+      copy(copied);
+      if constexpr (two) {
+        wait_for_copied();
+        copy(CopiedTile90<User, Tile::m, Tile::n, 1, true>{user, shared.base + Shared::at.copied, lane});
       }
     }
     if (!(what & (Step::empty | Step::stop)))

@@ -13,12 +13,9 @@ namespace attune {
 // ---- shared memory -----------------------------------------------------------------------------------------------
 
 /// True if a warp copies what pairs read of a captured tensor into the memory that their dS will have; elements of f32
-/// need as much memory again. Warps read these elements before they write dS. Tile::copies is the size of an element in
-/// units of 16 bits.
+/// and those of a second tensor need as much memory again. Warps read these elements before they write dS.
 template <class Tile, class User>
-constexpr bool copies_for_backward = copies_reads<Tile>&& User::gradient.by_diagonal == 0 && requires(const User user) {
-  requires sizeof(element_of(user.copied())) == 2 * Tile::copies;
-};
+constexpr bool copies_for_backward = copies_reads<Tile, User>&& User::gradient.by_diagonal == 0;
 
 /// A tile of queries that an item of keys visits. An item that visits none has one empty step.
 struct Step {
@@ -112,10 +109,7 @@ template <class Tile>
 struct Shared90Backward {
   using Element = typename Tile::Element;
   static constexpr int m = Tile::m, n = Tile::n;
-  static constexpr bool wide = [] {
-    if constexpr (copies_reads<Tile>) return Tile::copies == 2;
-    return false;
-  }();
+  static constexpr bool wide = copied_units<Tile> == 2;
   static constexpr BackwardLayout90 at{.m = m,
                                        .n = n,
                                        .d = Tile::d,

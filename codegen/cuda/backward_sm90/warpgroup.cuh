@@ -97,11 +97,12 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
     this->draw();
   }
 
-  static constexpr bool copies = copies_for_backward<Tile, User>, copies_f32 = copies && Shared::wide;
-  /// What the pairs of 16 queries read of a captured tensor: elements of 16 bits as scores lie in registers, or where
+  static constexpr bool copies = copies_for_backward<Tile, User>, copies_two = copies && attune::copies_two<Tile, User>,
+                        copies_f32 = copies && Shared::wide && !copies_two;
+  /// What the pairs of 16 queries read of captured tensors: elements of 16 bits as scores lie in registers, or where
   /// the first one of f32 lies.
   struct CopiedBlocks {
-    unsigned two[4];
+    unsigned two[4], two_too[copies_two ? 4 : 1];
   };
   __device__ void find_copied(CopiedBlocks& to, int buffer, int i) const {
     if constexpr (copies_f32) {
@@ -111,28 +112,34 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
                   (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
     } else if constexpr (copies) {
       load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
+      if constexpr (copies_two)
+        load_blocks_transposed(to.two_too, block_rows_from(shared.base + Shared::at.copied + group * m * chunk_bytes) +
+                                               8 * i * chunk_bytes);
     }
   }
-  __device__ float copied_of(const CopiedBlocks& copied, int i, int e, int r) const {
+  __device__ auto held_of(const CopiedBlocks& copied, int i, int e, int r) const {
+    const int nth = 2 * (i % 2) + r;
+    typename User::Held held{};
     if constexpr (copies_f32) {
       // Lines and units are exclusive sums of their bits.
       const unsigned at = copied.two[0] ^ e * (chunk_bytes + 16) ^ r * 32;
-      return __int_as_float(shared_get(at + i % 2 * 8 * chunk_bytes));
+      held.copied = __int_as_float(shared_get(at + i % 2 * 8 * chunk_bytes));
     } else {
-      const unsigned two = copied.two[2 * (i % 2) + r];
-      return e ? high_of<CopiedElement<User>>(two) : low_of<CopiedElement<User>>(two);
+      held.copied = copied_of<User>(copied.two[nth], e);
     }
+    if constexpr (copies_two) held.copied_too = copied_of<User, 1>(copied.two_too[nth], e);
+    return held;
   }
-  /// The copied elements of f32 have been read: those of the next step may take their place.
+  /// What was copied outside of dS's memory has been read: that of the next step may take its place.
   __device__ void give_copied() const {
-    if constexpr (copies_f32) arrive_as_warp(shared.copied_empty(), lane);
+    if constexpr (copies && Shared::wide) arrive_as_warp(shared.copied_empty(), lane);
   }
   /// A pair, as each_pair() counts pairs.
   __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,
                           Int kv) const {
     const Pair<User> pair{head, row, col, at, origin, q, kv};
     if constexpr (copies)
-      return HeldPair<User>{pair, {copied_of(copied, i, e, r), 0}};
+      return HeldPair<User>{pair, held_of(copied, i, e, r)};
     else
       return pair;
   }
@@ -284,8 +291,8 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
   }
 
   /// For ldmatrix and stmatrix: where dS of a warp's 16 keys lies, queries by keys in swizzled rows of 64 keys.
-  __device__ unsigned block_rows(int buffer) const {
-    const unsigned into = shared.ds()[buffer].from(m * group);
+  __device__ unsigned block_rows(int buffer) const { return block_rows_from(shared.ds()[buffer].from(m * group)); }
+  __device__ unsigned block_rows_from(unsigned into) const {
     const int line = (lane & 7) + 8 * (lane >> 4);
     return into + line * chunk_bytes + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
   }

@@ -442,8 +442,8 @@ struct Traits {
   bool items_ask_s = false;     ///< ... from more than P, dP and delta of a pair
   bool sums_diagonals = false;  ///< along diagonals, q - kv
   bool stores_ds = false;       ///< as stored dS: see codegen/facts/ds_term.h
-  bool copies_read = false;     ///< there is a read that a kernel can copy tile by tile: see copied_read()
-  bool copies_f32 = false;      ///< ... of f32, in a backward
+  int copied_reads = 0;         ///< reads that a kernel can copy tile by tile: see copied_reads()
+  bool copies_f32 = false;      ///< ... which is one of f32, in a backward
   int distant_reads = 0;        ///< reads in the part that a kernel can compute once a distance: see distant_part()
   int column_words = 0;         ///< words that scores read of a column, some of them from captured tensors
   bool has_tanh = false;        ///< there is a tanh that a kernel can compute itself: see only_tanh()

@@ -102,14 +102,19 @@ concept HasTerm = requires(const M m, Where at, typename M::Head head, typename 
   x = m.term(head, row, col, at, i, i, i);  // origin, q, kv
 };
 
+/// Which of several functions of a mod is meant.
+template <int nth>
+struct Nth {};
+
 /// Kernels that have the values of a struct Held for each pair call an exponent() that takes it after s.
-/// Held::copied is an element of 16 bits, copied()'s at copied_line() of the row and at column kv. If
-/// copied_steps() is true for two rows, then the lines of the rows between them are equally far apart.
-template <class M>
-concept HasCopied = requires(const M m, Where at, typename M::Head head, typename M::Row row, Int i) {
-  m.copied().columns();
-  m.copied_line(head, row, at, i);         // q
-  bool(m.copied_steps(head, row, at, i));  // q
+/// Held::copied is an element, the first copied()'s at copied_line() of the row and at column kv; Held::copied_too is
+/// one of the second, if kernels copy it. If copied_steps() is true for two rows, then the lines of the rows between
+/// them are equally far apart.
+template <class M, int nth = 0>
+concept HasCopied = requires(const M m, Nth<nth> of, Where at, typename M::Head head, typename M::Row row, Int i) {
+  m.copied(of).columns();
+  m.copied_line(of, head, row, at, i);         // q
+  bool(m.copied_steps(of, head, row, at, i));  // q
 };
 /// Held::distant is distant(), whose value is the same for all pairs of a head that are equally far apart.
 template <class M>

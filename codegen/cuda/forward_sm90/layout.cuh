@@ -30,8 +30,8 @@ struct ForwardLayout90 {
   /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this
   /// one does, from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
-  /// Elements of a captured tensor for the pairs of two tiles of keys, 16 bits each.
-  bool copies = false;
+  /// Captured tensors whose elements for the pairs of two tiles of keys are here, 16 bits each.
+  int copies = 0;
   /// f32 for the distances within a tile.
   bool distances = false;
   /// Words that the scores need for each column of a tile, see numbers.cuh.
@@ -61,8 +61,9 @@ struct ForwardLayout90 {
       loaded = transposes_values ? behind_v : v,
       behind_loaded = behind_v + (transposes_values ? stages * loaded_bytes : 0), o = own_o == 1 ? behind_loaded : q,
       copied = behind_loaded + (own_o == 1 ? o_bytes : 0);
-  // Each warp has its rows of a tile, in chunks of 64 columns.
-  int copied_warp = copies ? (n + 63) / 64 * 16 * chunk_bytes : 0, copied_bytes = m / 16 * copied_warp,
+  // Each warp has its rows of a tile, in chunks of 64 columns, tensor after tensor.
+  int copied_tensor = (n + 63) / 64 * 16 * chunk_bytes, copied_warp = copies * copied_tensor,
+      copied_bytes = m / 16 * copied_warp,
       numbers = copied + 2 * copied_bytes;
   // m + n - 1 numbers, twice, in different banks.
   int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0;

@@ -32,7 +32,7 @@ struct ForwardScores90 {
   static constexpr bool shares = Shareable<typename User::Col> && !has_columns &&
                                  (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
-  static constexpr bool copies = copies_reads<Tile> && HasCopied<User>,
+  static constexpr bool copies = copies_reads<Tile, User>,
                         has_distant = has_distances<Tile> && HasDistant<User>, has_tanh = HasTanh<User>;
 
   const ForwardArgs& args;
@@ -236,14 +236,15 @@ struct ForwardScores90 {
     if constexpr (copies) {
       __syncwarp();  // the tile before the previous one has been read
       const int q = origin + query(0);
-      if (there) copied_read().start(copied, head, at, q, q_end() - q, first_key(tile));
+      if (there) copied_reads().start(copied, head, at, q, q_end() - q, first_key(tile));
       copy_commit();
       copied ^= Shared::at.copied_bytes;
     }
   }
-  __device__ auto copied_read() const {
-    return CopiedRead90<Tile, User>{
-        {user, shared.base + Shared::at.copied + (4 * group + warp) * Shared::at.copied_warp, lane}};
+  __device__ auto copied_reads() const {
+    return CopiedReads90<Tile, User>{
+        user, shared.base + Shared::at.copied + (4 * group + warp) * Shared::at.copied_warp, lane,
+        Shared::at.copied_tensor};
   }
   __device__ auto distances() const { return Distances90<Tile>{numbers, 64 * group + 16 * warp, lane}; }
   template <bool Partial>
@@ -261,7 +262,7 @@ struct ForwardScores90 {
     if constexpr (copies) {
       copy_wait<1>();
       __syncwarp();
-      copied_read().each(copied, [&](int i, int r, int e, float x) { exponent(i, r, e, {x, 0}); });
+      copied_reads().each(copied, exponent);
     } else {
       distances().each([&](int i, int r, int e, float x) { exponent(i, r, e, {0, x}); });
     }

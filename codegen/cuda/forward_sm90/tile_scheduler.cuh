@@ -123,7 +123,7 @@ struct Shared90 {
                                       .own_o = Tile::own_o,
                                       .comes_transposed = come_transposed<Tile>,
                                       .transposes_values = transposes_values<Tile>,
-                                      .copies = copies_reads<Tile>,
+                                      .copies = copied_units<Tile>,
                                       .distances = has_distances<Tile>,
                                       .column_words = words_of_column<Tile>,
                                       .drawn = is_drawn<Tile>,

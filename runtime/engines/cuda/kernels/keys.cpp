@@ -151,6 +151,9 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                                      const Means& means) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
+  const auto has_unaligned_rows = [&](std::uint32_t slot) {
+    return codegen::has_unaligned_rows(of.args.captures[slot], p.kv.length);
+  };
   codegen::CallSpec out{
       .spec = {.arch = device.arch(),
                .dtype = call.q.dtype,
@@ -162,8 +165,7 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                .strides = {.tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                            .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                            .offsets64 = codegen::reach_far(of.args.captures),
-                           .unaligned_captures = of.mod.dense && codegen::has_unaligned_rows(
-                                                                     of.args.captures[*of.mod.dense], p.kv.length)},
+                           .unaligned_captures = std::ranges::any_of(of.mod.dense, has_unaligned_rows)},
                .negative = !(static_cast<float>(p.scale) > 0),
                .exact = codegen::is_exact(of.exact, call.q.dtype)},
       .length = codegen::length_of(whole.q.length, whole.kv.length),
