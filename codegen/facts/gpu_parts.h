@@ -88,8 +88,8 @@ struct GpuParts {
   ir::Expr rest, sink;
   ir::Expr factor;  ///< null: the exponent is not factor * s
   ir::Expr term;    ///< where facts.peak says where it is largest; or null
-  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); and the tanh that it
-  /// may compute itself, see only_tanh().
+  /// Parts of the exponent, or null: what a kernel may compute once a distance, see distant_part(); and the tanh that
+  /// it may compute itself, see only_tanh().
   ir::Expr distant, tanh;
   std::vector<ir::Expr> copied;  ///< those that it may copy tile by tile, see copied_reads()
   Traits facts;

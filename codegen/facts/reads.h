@@ -38,8 +38,8 @@ bool read_captures(std::span<const ir::Expr> roots);
 /// True if one of these expressions has a field of a column.
 bool ask_columns(std::span<const ir::Expr> roots);
 
-/// True if the kernels of a backward may not copy copied_reads() of this tensor: its rows cannot be copied 16 bytes at a
-/// time, or have fewer columns than there are keys.
+/// True if the kernels of a backward may not copy copied_reads() of this tensor: its rows cannot be copied 16 bytes at
+/// a time, or have fewer columns than there are keys.
 bool has_unaligned_rows(const Tensor& captured, std::int64_t keys);
 
 /// True if offsets into any of these need more than 32 bits.

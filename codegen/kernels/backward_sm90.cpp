@@ -19,7 +19,8 @@ struct Tile {
   int alone = 0;      ///< 1: for sequences of one tile of keys, whose dq needs no adding
   int completes = 0;  ///< 1: the item that visits queries last adds up and stores their dq, and no kernel converts it
   int path = 0;       ///< of an item through its heads' queries: path_of in backward_sm90/tile_scheduler.cuh
-  /// Not 0: elements of copied_reads() are copied to shared memory, tile by tile. 1: of one, 16 bits; 2: of two, or f32.
+  /// Not 0: elements of copied_reads() are copied to shared memory, tile by tile. 1: of one, 16 bits; 2: of two, or
+  /// f32.
   int copies = 0;
   int diagonals = 0;  ///< 1: a further warpgroup sums dS along diagonals
 };

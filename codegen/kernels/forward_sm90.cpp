@@ -180,9 +180,9 @@ std::vector<Tile> holding_tiles(const KernelSpec& spec, const Traits& facts, Len
   if (spec.sharing.heads > 1) return {};
   std::vector<Tile> out;
   if (facts.copied_reads && width <= 128) {
-    if (facts.copied_reads == 2) out.push_back({{.m = 128, .n = narrow ? 128 : 64, .q_stages = 1, .own_o = 0}, 2});
-    for (const int n : {128, 96})
-      out.push_back({{.m = 128, .n = n, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1});
+    if (facts.copied_reads == 2)
+      for (const int n : {128, 64}) out.push_back({{.m = 128, .n = n, .q_stages = 1, .own_o = 0}, 2});
+    for (const int n : {128, 96}) out.push_back({{.m = 128, .n = n, .q_stages = narrow ? 2 : 1, .own_o = narrow}, 1});
     return out;
   }
   if (facts.drops && width <= 192 && usual.front().m == 128)

@@ -179,8 +179,7 @@ class Functions {
   Functions(const GpuParts& parts, Held held, Lines lines)
       : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
-    for (int nth = 0; nth < held_.copied; ++nth)
-      hold(copied(nth), nth == 0 ? "held.copied" : "held.copied_too");
+    for (int nth = 0; nth < held_.copied; ++nth) hold(copied(nth), nth == 0 ? "held.copied" : "held.copied_too");
     if (held_.distant) hold(parts_.distant, "held.distant");
     if (held_.tanh) hold(parts_.tanh, "held.tanh");
     exponent_ = with_held(parts_.exponent());

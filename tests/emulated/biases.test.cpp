@@ -180,8 +180,9 @@ TEST_CASE("two dense biases of 16 bits are copied", "[emulated]") {
   };
   std::size_t nth = 0;
   for (const char* kernel :
-       {"forward_sm90:m=128,n=64,q_stages=1,own_o=0,copies=2", "backward_sm90:copies=2,order=3",
-        "backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=1", "backward_sm90:copies=1"})
+       {"forward_sm90:m=128,n=128,q_stages=1,own_o=0,copies=2", "forward_sm90:m=128,n=64,q_stages=1,own_o=0,copies=2",
+        "backward_sm90:copies=2,order=3", "backward_sm90:copies=2,order=2", "backward_sm90:copies=2,order=1",
+        "backward_sm90:copies=1"})
     for (const Shape& shape : {usual(), packed, offset, wide}) {
       if (!in_turn(nth++, 4)) continue;
       INFO(kernel << ' ' << shape.d);

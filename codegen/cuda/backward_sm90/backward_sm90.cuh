@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(backward_block<Tile, User>.threads, 1)
     barrier_init(shared.v_full(), 1);
     barrier_init(shared.keys_empty(), 8);
     if constexpr (copies_for_backward<Tile, User>) barrier_init(shared.results_empty(), 8);
-    if constexpr (Shared::wide) barrier_init(shared.copied_empty(), 8);
+    if constexpr (Shared::shares_copied) barrier_init(shared.copied_empty(), 8);
     barrier_init_done();
     const auto takes_eights = [](const Gradient& to, int width) {
       return !to.to.data || stores_eights<typename Tile::Element>(to, width);

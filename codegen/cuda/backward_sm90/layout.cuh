@@ -20,16 +20,20 @@ struct BackwardLayout90 {
   bool turned = m == turned_queries;
   /// Memory for one tile of dQ only, if it is turned, or copies are wide.
   int sum_stages = turned || wide ? 1 : stages;
+  /// Places for the wider half of copies: of each stage if tiles are small, else of one.
+  int copied_stages = m > 64 ? 1 : stages;
   int k = 0, v = k + k_bytes, q = v + v_bytes, grad_o = q + stages * q_bytes, ds = grad_o + stages * grad_o_bytes,
-      sums = ds + stages * ds_bytes, copied = sums + sum_stages * sum_bytes, under = copied + (wide ? ds_bytes : 0),
-      delta = under + 4 * m * stages, steps = delta + 4 * m * stages;
+      sums = ds + stages * ds_bytes, copied = sums + sum_stages * sum_bytes,
+      under = copied + (wide ? copied_stages * ds_bytes : 0), delta = under + 4 * m * stages,
+      steps = delta + 4 * m * stages;
   // One barrier per kept step: its words have been written. Two per stage: full, then empty.
   int known = steps + 4 * step_words * steps_kept, full = known + 8 * steps_kept, sum_full = full + 16 * stages,
       k_full = sum_full + 16 * stages, v_full = k_full + 8, keys_empty = v_full + 8;
   // For the warps that sum diagonals: full and empty for each buffer of dS. in_eights: a word, 1 if dK and dV can be
   // stored 8 elements at a time.
   int ds_full = keys_empty + 8, in_eights = ds_full + 16 * stages, bytes = in_eights + 8;
-  // For a warp that copies into the memory of dS, in kernels without diagonals: an item's results have left it.
+  // For a warp that copies into the memory of dS, in kernels without diagonals: an item's results have left it. And if
+  // stages share the place of the wider half of copies, that this has been read.
   int results_empty = ds_full, copied_empty = ds_full + 8;
 };
 

@@ -123,7 +123,7 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, Sh
     if constexpr (copies_for_backward<Tile, User>) {
       constexpr bool two = copies_two<Tile, User>;
       const auto wait_for_copied = [&] {
-        if (Shared::wide && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);
+        if (Shared::shares_copied && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);
       };
       const auto copy = [&](const auto& tile) {
         if (what & (Step::empty | Step::stop)) return;
@@ -136,11 +136,11 @@ __device__ inline void load_steps(const BackwardArgs& args, const User& user, Sh
       const int ds = Shared::at.ds + stage * Shared::at.ds_bytes;
       if constexpr (!two) wait_for_copied();
       CopiedTile90<User, Tile::m, Tile::n, 0, true> copied{user, shared.base + ds, lane};
-      if constexpr (Shared::wide && !two) copied.odd = Shared::at.copied - ds;
+      if constexpr (Shared::wide && !two) copied.odd = Shared::copied(stage) - ds;
       copy(copied);
       if constexpr (two) {
         wait_for_copied();
-        copy(CopiedTile90<User, Tile::m, Tile::n, 1, true>{user, shared.base + Shared::at.copied, lane});
+        copy(CopiedTile90<User, Tile::m, Tile::n, 1, true>{user, shared.base + Shared::copied(stage), lane});
       }
     }
     if (!(what & (Step::empty | Step::stop)))

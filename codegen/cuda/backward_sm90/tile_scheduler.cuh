@@ -146,6 +146,9 @@ struct Shared90Backward {
   __device__ unsigned keys_empty() const { return base + at.keys_empty; }
   __device__ unsigned results_empty() const { return base + at.results_empty; }
   __device__ unsigned copied_empty() const { return base + at.copied_empty; }
+  static constexpr bool shares_copied = wide && at.copied_stages < Tile::stages;
+  /// Where the wider half of what is copied lies.
+  static __device__ int copied(int stage) { return at.copied + (shares_copied ? 0 : stage * at.ds_bytes); }
   __device__ unsigned in_eights() const { return base + at.in_eights; }
 };
 

@@ -108,13 +108,14 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
     if constexpr (copies_f32) {
       // Two warps of a warpgroup have the even chunk, the others the odd one.
       const int line = 2 * (lane & 3), unit = 4 * (warp & 1) + (lane >> 4);
-      to.two[0] = shared.base + (warp < 2 ? Shared::at.ds + buffer * Shared::at.ds_bytes : Shared::at.copied) +
+      to.two[0] = shared.base + (warp < 2 ? Shared::at.ds + buffer * Shared::at.ds_bytes : Shared::copied(buffer)) +
                   (group * m + 8 * i + line) * chunk_bytes + ((unit ^ line) << 4) + 4 * (lane >> 2 & 3);
     } else if constexpr (copies) {
       load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
       if constexpr (copies_two)
-        load_blocks_transposed(to.two_too, block_rows_from(shared.base + Shared::at.copied + group * m * chunk_bytes) +
-                                               8 * i * chunk_bytes);
+        load_blocks_transposed(to.two_too,
+                               block_rows_from(shared.base + Shared::copied(buffer) + group * m * chunk_bytes) +
+                                   8 * i * chunk_bytes);
     }
   }
   __device__ auto held_of(const CopiedBlocks& copied, int i, int e, int r) const {
@@ -132,7 +133,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
   }
   /// What was copied outside of dS's memory has been read: that of the next step may take its place.
   __device__ void give_copied() const {
-    if constexpr (copies && Shared::wide) arrive_as_warp(shared.copied_empty(), lane);
+    if constexpr (copies && Shared::shares_copied) arrive_as_warp(shared.copied_empty(), lane);
   }
   /// A pair, as each_pair() counts pairs.
   __device__ auto pair_of(const CopiedBlocks& copied, int i, int e, int r, const Row& row, const Col& col, Int q,

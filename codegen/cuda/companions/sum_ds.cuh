@@ -358,11 +358,15 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     const auto blocks = all.blocks(queries, args.q_offset);
     const int stride = static_cast<int>(gridDim.x), end = all.first_tile + all.tiles,
               parts = (all.tiles + across - 1) / across;
+    // Sums differ in how many terms they have: no block may have the same sum in each round.
+    const int turn = all.sets - (stride - 1) % all.sets;
     int set = static_cast<int>(blockIdx.x), place = set / all.sets;
     set -= place * all.sets;
     while (place < blocks.count * parts) {
       const int block = place / parts, tile = all.first_tile + (place - block * parts) * across;
-      store_part<rows>((block - blocks.before) * queries, tile, min(tile + across, end), set, again);
+      const int round = place * all.sets / stride;
+      store_part<rows>((block - blocks.before) * queries, tile, min(tile + across, end),
+                       (set + round * turn) % all.sets, again);
       set += stride;
       place += set / all.sets;
       set %= all.sets;

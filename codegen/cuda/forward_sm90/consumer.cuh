@@ -261,7 +261,7 @@ struct ForwardConsumer90 {
         g.template read_columns<true>(now.walk.last);
         g.template look_ahead<true>(now.walk.last);
         g.draw(now.walk.last);
-        g.copy_ahead(now.walk.last, true);
+        g.copy(now.walk.last);
       }
       wgmma_wait<0>(g.s);
       if (now.walk.count > 0) {
@@ -330,7 +330,7 @@ struct ForwardTwoWalks90 : ForwardConsumer90<Group, Tile, User> {
   __device__ void sums(const Walk& walk) {
     q.wait();
     g.prepare_queries(q.stage);
-    g.copy_ahead(walk.last, true);
+    g.copy(walk.last);
     int tile = walk.last, i = 0;
     // The tile after the last one is the second walk's first.
     const auto after = [&] { return ++i < walk.count ? walk.tile(i) : walk.last; };

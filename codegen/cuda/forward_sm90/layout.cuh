@@ -30,7 +30,8 @@ struct ForwardLayout90 {
   /// FP8 and f32 values lie transposed where products read them (`v`): a previous kernel has transposed them, or this
   /// one does, from where TMA loads them (`loaded`). Other values load into `v` directly.
   bool comes_transposed, transposes_values;
-  /// Captured tensors whose elements for the pairs of two tiles of keys are here, 16 bits each.
+  /// Captured tensors whose elements for the pairs of two tiles of keys are here, 16 bits each; of one tile if there is
+  /// no room for two.
   int copies = 0;
   /// f32 for the distances within a tile.
   bool distances = false;
@@ -63,8 +64,8 @@ struct ForwardLayout90 {
       copied = behind_loaded + (own_o == 1 ? o_bytes : 0);
   // Each warp has its rows of a tile, in chunks of 64 columns, tensor after tensor.
   int copied_tensor = (n + 63) / 64 * 16 * chunk_bytes, copied_warp = copies * copied_tensor,
-      copied_bytes = m / 16 * copied_warp,
-      numbers = copied + 2 * copied_bytes;
+      copied_bytes = m / 16 * copied_warp, copied_places = copied + 2 * copied_bytes > 224 * 1024 ? 1 : 2,
+      numbers = copied + copied_places * copied_bytes;
   // m + n - 1 numbers, twice, in different banks.
   int distant_copy = distances ? (m + n - 1 + 63) / 64 * 256 + 64 : 0;
   // The columns of each of four lanes, whose lines begin in different banks, and a maximum for each warp. Numbers are

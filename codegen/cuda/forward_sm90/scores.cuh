@@ -32,8 +32,8 @@ struct ForwardScores90 {
   static constexpr bool shares = Shareable<typename User::Col> && !has_columns &&
                                  (Partial || in_scores<typename User::Col>);
   static constexpr bool leads = attune::leads<Tile, User>;
-  static constexpr bool copies = copies_reads<Tile, User>,
-                        has_distant = has_distances<Tile> && HasDistant<User>, has_tanh = HasTanh<User>;
+  static constexpr bool copies = copies_reads<Tile, User>, has_distant = has_distances<Tile> && HasDistant<User>,
+                        has_tanh = HasTanh<User>;
 
   const ForwardArgs& args;
   const User& user;
@@ -53,6 +53,7 @@ struct ForwardScores90 {
   int q0, origin;
   int part;             ///< in the epilogue, if items are parts of keys: which one
   unsigned copied = 0;  ///< with copies: of the two places for copies, the one for the next tile
+  int copied_next;      ///< if there is one place: the tile to copy once this one's have been read, or -1
   unsigned numbers;     ///< with distances, columns or drawn words: where those of this tile are
   float factor;
   bool moved = true;
@@ -230,21 +231,29 @@ struct ForwardScores90 {
       each_score([&](int i, int r, int e) { at_pair(i, r, e, column<Partial>(Int(kv0, 8 * i + e), i, e)); });
   }
 
-  /// Starts to copy what the pairs of a tile read, if there is such a tile. Afterwards exponents() are those of the
-  /// tile before it.
+  static constexpr bool copies_late = copies && Shared::at.copied_places == 1;
+  /// Starts to copy what the pairs of a tile read.
+  __device__ void copy(int tile) {
+    if constexpr (copies) start_copy(tile, true);
+  }
+  /// The same of the tile after the one whose exponents() come next, if there is such a tile.
   __device__ void copy_ahead(int tile, bool there) {
-    if constexpr (copies) {
-      __syncwarp();  // the tile before the previous one has been read
-      const int q = origin + query(0);
-      if (there) copied_reads().start(copied, head, at, q, q_end() - q, first_key(tile));
-      copy_commit();
-      copied ^= Shared::at.copied_bytes;
-    }
+    if constexpr (copies_late)
+      copied_next = there ? tile : -1;
+    else if constexpr (copies)
+      start_copy(tile, there);
+  }
+  __device__ void start_copy(int tile, bool there) {
+    __syncwarp();  // what lay there has been read
+    const int q = origin + query(0);
+    if (there) copied_reads().start(copied, head, at, q, q_end() - q, first_key(tile));
+    copy_commit();
+    copied ^= copies_late ? 0 : Shared::at.copied_bytes;
   }
   __device__ auto copied_reads() const {
-    return CopiedReads90<Tile, User>{
-        user, shared.base + Shared::at.copied + (4 * group + warp) * Shared::at.copied_warp, lane,
-        Shared::at.copied_tensor};
+    return CopiedReads90<Tile, User>{user,
+                                     shared.base + Shared::at.copied + (4 * group + warp) * Shared::at.copied_warp,
+                                     lane, Shared::at.copied_tensor};
   }
   __device__ auto distances() const { return Distances90<Tile>{numbers, 64 * group + 16 * warp, lane}; }
   template <bool Partial>
@@ -260,9 +269,10 @@ struct ForwardScores90 {
         x = inside().exponent(x, held, head, row[r], col, at, origin, q, kv);
     };
     if constexpr (copies) {
-      copy_wait<1>();
+      copy_wait<copies_late ? 0 : 1>();
       __syncwarp();
       copied_reads().each(copied, exponent);
+      if constexpr (copies_late) start_copy(copied_next, copied_next >= 0);
     } else {
       distances().each([&](int i, int r, int e, float x) { exponent(i, r, e, {0, x}); });
     }

@@ -24,9 +24,9 @@ constexpr bool copies_two = copied_units<Tile> == 2 && HasCopied<User, 1>;
 template <class User, int nth = 0>
 using CopiedElement = decltype(element_of(static_cast<const User*>(nullptr)->copied(Nth<nth>{})));
 
-/// The elements of a tensor for `rows` rows and n keys, which a warp copies, 16 bytes a lane at a time. Rows lie in chunks of 128
-/// bytes, swizzled like TMA's, so that neither copies nor what reads them has bank conflicts.
-/// `aligned`: the host knows that lines can be copied so and are as long as the keys.
+/// The elements of a tensor for `rows` rows and n keys, which a warp copies, 16 bytes a lane at a time. Rows lie in
+/// chunks of 128 bytes, swizzled like TMA's, so that neither copies nor what reads them has bank conflicts. `aligned`:
+/// the host knows that lines can be copied so and are as long as the keys.
 template <class User, int rows, int n, int tensor = 0, bool aligned = false>
 struct CopiedTile90 {
   static constexpr int unit = static_cast<int>(16 / sizeof(CopiedElement<User, tensor>));  ///< elements in 16 bytes
