@@ -108,7 +108,8 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   };
   const bool only_order0 = !why_order0(facts).empty();
   // A bias would be copied to where diagonals are summed.
-  const bool copies = facts.copied_reads && !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
+  const bool may_copy = !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
+  const int copies = !may_copy ? 0 : facts.copies_f32 ? 2 : facts.copied_reads;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   if (only_order0) {
@@ -118,13 +119,12 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   // Orders 1 and 2 draw twice for each pair. With a random number they took twice the time of order 3, though order 3
   // spills more (D=128: 14.8 ms, order 3 7.3, order 0 8.9, 80 queries 9.9; D=64: 17.6, order 3 7.3, order 0 8.3).
   if (facts.draws) {
-    if (copies && !facts.copies_f32) add(queries_of(spec), 3, facts.copied_reads);
+    if (copies) add(queries_of(spec), 3, copies);
     add(queries_of(spec), has_order3 ? 3 : 0);
     return out;
   }
-  if (copies && !facts.copies_f32)
-    for (int reads = facts.copied_reads; reads > 0; --reads)
-      for (const int order : {3, 2, 1}) add(queries_of(spec), order, reads);
+  for (int reads = copies; reads > (facts.copies_f32 ? 1 : 0); --reads)
+    for (const int order : {3, 2, 1}) add(queries_of(spec), order, reads);
   // With dropout 80 queries draw 128 decisions for each key: 2.98 ms, and 2.83 with 64 (D=128, causal, 8192).
   const bool has_80 = spec.d > 80 && facts.scaled && !facts.drops && !sums_terms(facts) && has_many_steps(spec, kind);
   if (has_80) add(most_queries, 3);
@@ -133,9 +133,6 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
     const bool spills = facts.sums_items && spec.d <= 64 && order > 1;
     if ((order < 3 || has_order3) && !spills) add(queries_of(spec), order);
   }
-  // Last, because its rate has not been measured.
-  if (copies && facts.copies_f32)
-    for (const int order : {3, 2, 1}) add(queries_of(spec), order, 2);
   return out;
 }
 

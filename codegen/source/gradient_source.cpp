@@ -149,13 +149,12 @@ class TermFunctions {
   std::string factor() {
     std::string statements;
     for (std::size_t nth = 0; const Term* term : all(Term::Sum::ds)) {
-      const bool has_factor = parts_.gradient->ds[nth].factor != nullptr;
-      statements += fmt::format("    if (nth == {}) return {};\n", nth,
-                                has_factor ? value(element(term->first + term->rank)) : "1.0f");
+      if (parts_.gradient->ds[nth].factor)
+        statements += fmt::format("    if (nth == {}) return {};\n", nth, value(element(term->first + term->rank)));
       ++nth;
     }
     return function("float ds_factor(int nth, Head head, Row row, Col col, Where at, Int origin, Int q, Int kv)",
-                    statements + "    return 0;\n");
+                    statements + "    return 1;\n");
   }
   std::string sink() {
     std::string statements;

@@ -104,6 +104,24 @@ TEST_CASE("dS is summed over what shares an element, in any type and layout", "[
       CHECK(wrong("s + bias[b, h, q, kv]", "kv <= q + 20", dense({2, 2, 150, 200}), apart, {.type = type}) == "");
 }
 
+TEST_CASE("elements of a dense gradient may have many terms", "[emulated]") {
+  if (skipped_without_compiler()) return;
+  Shape many = usual(), packed = usual();
+  many.batch = 5, many.q_heads = 4, many.d = many.dv = 32, many.kv_len = 203;
+  packed.q_lens = packed.kv_lens = {150, 33, 129, 0, 1};
+  packed.batch = 5;
+  const Captured shared = dense({150, 203}), heads = dense({4, 150, 203});
+  const auto odd = [](std::int64_t i) { return i % 203 > i / 203 ? inf : 0.5; };
+  std::size_t nth = 0;
+  for (const DType type : {DType::f32, DType::bf16})
+    if (in_turn(nth++, 4)) CHECK(wrong("s + bias[q, kv]", "kv <= q + 20", shared, many, {.type = type}) == "");
+  if (in_turn(nth++, 4)) CHECK(wrong("s + bias[h, q, kv] + more[q, kv]", "true", heads, many, {}, &shared) == "");
+  if (in_turn(nth++, 4)) CHECK(wrong("s + bias[q, kv]", "true", dense({150, 150}), packed) == "");
+  // From operands.
+  if (in_turn(nth++, 4))
+    CHECK(wrong("s + bias[q, kv]", "kv <= q", {DType::bf16, {150, 203}, {203, 1}, odd}, many) == "");
+}
+
 TEST_CASE("launches for some of the keys each keep their dS in the same workspace", "[emulated]") {
   if (skipped_without_compiler()) return;
   Shape longer = usual();

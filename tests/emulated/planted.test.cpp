@@ -41,6 +41,8 @@ struct Planted {
     e4m3,
     long90,
     dense90,
+    two_dense90,
+    both_dense90,
     distant90,
     tanh90,
     f32,
@@ -140,6 +142,8 @@ const Planted all[] = {
      "copy_wait<copies_late ? 0 : 1>();\n      __syncwarp();", "copy_wait<copies_late ? 0 : 1>();", dense90},
     {"copies go where the previous ones are read", "forward_sm90/scores.cuh",
      "copied ^= copies_late ? 0 : Shared::at.copied_bytes;", "", dense90},
+    {"copies go where other lanes read the previous ones", "forward_sm90/scores.cuh",
+     "__syncwarp();  // what lay there has been read", "", two_dense90},
     {"keys are said to be there before their distances are", "forward_sm90/numbers.cuh",
      "find(head, at, origin, item.entry.key(tile * Tile::n));\n        k.acquire();\n        "
      "arrive_as_warp(k.full(), lane);",
@@ -232,6 +236,9 @@ const Planted all[] = {
      "if (lane % 4 == 0 && key < at.kv_len) add_exactly(", "if (key < at.kv_len) add_exactly(", summed90},
     {"an item keeps its sums for the next one", "backward_sm90/consumer.cuh",
      "if constexpr (Group::sums_items) this->give_item_sums();", "", summed90},
+    {"a second bias is copied while that of the step before is read", "backward_sm90/producer.cuh",
+     "if (Shared::shares_copied && !(what & Step::stop)) barrier_wait(shared.copied_empty(), (step & 1) ^ 1);", "",
+     both_dense90},
     {"dS is written again once one of four warps has summed it", "backward_sm90/backward_sm90.cuh",
      "init(8, Diagonals90<Tile, User>::warps)", "init(8, 1)", diagonal90},
     {"dS is summed before it is there", "backward_sm90/diagonals.cuh", "ds.wait(step >> 1 & 1);", "", diagonal90},
@@ -304,7 +311,7 @@ Shape shape_of(Planted::Call call) {
     out.batch = 2, out.q_len = 20, out.kv_len = 3000;
     out.used = {3000, 700};
   }
-  if (call == turned90 || call == diagonal90) out.d = out.dv = 128;
+  if (call == turned90 || call == diagonal90 || call == two_dense90) out.d = out.dv = 128;
   if (call == wide90) out.d = 144, out.dv = 80;
   if (call == mla)
     out = {.batch = 5,
@@ -323,7 +330,8 @@ Shape shape_of(Planted::Call call) {
 }
 bool is_backward(Planted::Call call) {
   return call == backward80 || call == backward90 || call == turned90 || call == completed90 || call == stored90 ||
-         call == skipped90 || call == summed90 || call == diagonal90 || call == backward_f32 || call == wide90;
+         call == skipped90 || call == summed90 || call == diagonal90 || call == both_dense90 || call == backward_f32 ||
+         call == wide90;
 }
 int arch_of(Planted::Call call) { return call == sm80 || call == decode || call == backward80 ? 80 : 90; }
 
@@ -334,6 +342,8 @@ std::string kernel_of(Planted::Call call) {
     case completed90: return "backward_sm90:m=128,order=3,completes=1";
     case over90: return "forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=2,issue_order=1,items=1";
     case empty90: return "forward_sm90:m=128,n=64,stages=2,q_stages=1,own_o=0,issue_order=1,items=1";
+    case two_dense90: return "forward_sm90:m=128,n=128,q_stages=1,own_o=0,copies=2";
+    case both_dense90: return "backward_sm90:order=2,copies=2";
     case late90: return "forward_sm90:m=192,n=80,stages=3,q_stages=1,own_o=2,issue_order=1,items=1";
     default: return "";
   }
@@ -384,7 +394,8 @@ Attention fresh(Planted::Call call) {
     text.capture("table", Tensor(numbers.data(), DType::f32, {460}));
     return {.score = text.score(fmt::format("s + {:.3f}f * table[q - kv + 309]", by))};
   }
-  if (call != dense90 && call != distant90 && call != stored90 && call != skipped90)
+  const bool is_two = call == two_dense90 || call == both_dense90;
+  if (call != dense90 && !is_two && call != distant90 && call != stored90 && call != skipped90)
     return {.score = [=](Float s, At) { return s * by; }};
   static std::vector<unsigned short> numbers(150 * 312, 0x3f80);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<unsigned short>(0x3f80 + i % 100);
@@ -393,6 +404,7 @@ Attention fresh(Planted::Call call) {
   // A literal: attentions that differ in a parameter alone have the same kernel.
   const std::string factor = fmt::format("{:.3f}f", by);
   Attention out{.score = text.score(call == dense90     ? "s * " + factor + " + bias[q, kv]"
+                                    : is_two            ? "s + " + factor + " * (bias[q, kv] + bias[149 - q, kv])"
                                     : call == distant90 ? "s * " + factor + " + bias[3, q - kv + 150] * bias[4, q - kv]"
                                                         : "s + " + factor + " * bias[q, kv]")};
   if (call == skipped90) out.mask = mods::causal();
@@ -452,9 +464,9 @@ TEST_CASE("kernels without a planted mistake are right and leave no doubts", "[e
   if (skipped_without_compiler()) return;
   for (std::size_t nth = 0;
        const Planted::Call call :
-       {sm80,       decode,    sm90,        over90,   empty90,   late90,       blocks90, parts90,    backward80,
-        backward90, turned90,  completed90, stored90, skipped90, summed90,     powers90, diagonal90, e4m3,
-        dense90,    distant90, tanh90,      f32,      mla,       backward_f32, wide90}) {
+       {sm80,       decode,      sm90,         over90,    empty90,   late90,   blocks90, parts90,      backward80,
+        backward90, turned90,    completed90,  stored90,  skipped90, summed90, powers90, diagonal90,   e4m3,
+        dense90,    two_dense90, both_dense90, distant90, tanh90,    f32,      mla,      backward_f32, wide90}) {
     if (!in_turn(nth++, 8)) continue;
     const std::array engines{engine_of(call, 1), engine_of(call, 2)};
     const bool backward = is_backward(call);

@@ -103,14 +103,20 @@ constexpr int ds_loads = 4, ds_most_rows = 2;
 /// Tiles of keys that a block takes one after another where there are many: finding a part's place takes as many
 /// instructions as a tile of keys.
 constexpr int ds_across = 4;
+/// From this many terms of an element on, each tile of keys is a part. Parts then take about as long whatever their
+/// sum's number of terms, and sums that read the same dS do so at about the same time.
+constexpr int ds_many_terms = 8;
 
-/// The gradient of the nth dense bias.
-template <class Tile, class User, int nth_sum>
+/// The gradient of the nth dense bias. All share one code, because with one for each ptxas has too few registers for
+/// three blocks of a multiprocessor.
+template <class Tile, class User>
 struct SumDs : DsOfKeys<Tile, User> {
   using Element = typename Tile::Element;
   using DsOfKeys<Tile, User>::args;
   using DsOfKeys<Tile, User>::user;
   static constexpr int each = ds_each;
+
+  int nth_sum;
 
   __device__ const SumOfDs& sum() const { return user.sums_of_ds[nth_sum]; }
 
@@ -307,24 +313,51 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
   using DsOfKeys<Tile, User>::user;
   static constexpr int count = User::gradient.by_ds;
 
-  /// The sets of batch entries and heads of a sum; none if dS is its result.
-  __device__ int sets_of(const SumOfDs& its, bool again) const {
-    return its.is_ds && !again && !User::traits.skips ? 0 : its.batch.count * its.heads.count;
+  /// Into how many parts the terms of a set are divided, of `across` tiles of keys.
+  __device__ int parts_of_set(const SumOfDs& its, int across) const {
+    const int terms = min(its.batch.size, args.batch) * min(its.heads.size, args.q_heads);
+    return terms < ds_many_terms ? 1 : across;
   }
-  template <int rows, int nth = 0>
-  __device__ void store_part(int first, int tile, int end, int set, bool again) const {
-    const int sets = sets_of(user.sums_of_ds[nth], again);
-    if (set < sets) {
-      const SumDs<Tile, User, nth> its{args, user};
-      return again ? its.template store_part_again<rows>(first, tile, end, set)
-                   : its.template store_part<rows>(first, tile, end, set);
+  /// The parts of a sum, of its sets of batch entries and heads; none if dS is its result.
+  __device__ int parts_of(const SumOfDs& its, int across, bool again) const {
+    if (its.is_ds && !again && !User::traits.skips) return 0;
+    return its.batch.count * its.heads.count * parts_of_set(its, across);
+  }
+  __device__ int parts_of_all(int across, bool again) const {
+    int out = 0;
+#pragma unroll
+    for (int i = 0; i < count; ++i) out += parts_of(user.sums_of_ds[i], across, again);
+    return out;
+  }
+  /// A place is a block of queries by `across` tiles of keys: those of [tile, end).
+  struct Place {
+    int first, tile, end, across;
+  };
+  template <int rows>
+  __device__ void store_part(Place place, int part, bool again) const {
+    int nth = 0;
+#pragma unroll
+    for (int i = 0; i + 1 < count; ++i) {
+      const int parts = parts_of(user.sums_of_ds[i], place.across, again);
+      if (part < parts) break;
+      part -= parts;
+      ++nth;
     }
-    if constexpr (nth + 1 < count) store_part<rows, nth + 1>(first, tile, end, set - sets, again);
+    const int of_set = parts_of_set(user.sums_of_ds[nth], place.across), set = part / of_set;
+    if (of_set > 1) {
+      place.tile += part - set * of_set;
+      place.end = min(place.tile + 1, place.end);
+    }
+    const SumDs<Tile, User> sum{{args, user}, nth};
+    if (again)
+      sum.template store_part_again<rows>(place.first, place.tile, place.end, set);
+    else
+      sum.template store_part<rows>(place.first, place.tile, place.end, set);
   }
 
-  /// Parts of the same tiles follow one another, so that sums that read the same dS find it in the cache.
+  /// Parts of the same place follow one another, so that sums that read the same dS find it in the cache.
   struct Parts {
-    int sets = 0, positions = 0, first_tile, tiles;
+    int positions = 0, first_tile, tiles;
     /// Of this many queries, `before` of them ahead of the first query.
     struct Blocks {
       int before, count;
@@ -340,9 +373,7 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const SumOfDs& its = user.sums_of_ds[i];
-      const int sets = sets_of(its, again);
-      if (sets == 0) continue;
-      out.sets += sets;
+      if (parts_of(its, 1, again) == 0) continue;
       out.positions = max(out.positions, its.rows);
       columns = max(columns, its.columns);
     }
@@ -350,34 +381,33 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     if (this->end_key() >= args.kv_len) out.tiles = (columns + Tile::n - 1) / Tile::n - out.first_tile;
     return out;
   }
-  /// `across`: tiles of keys of a part.
   template <int rows>
   __device__ void run(const Parts& all, int across, bool again) const {
     constexpr int queries = rows * ds_rows<Tile>;
     static_assert(Tile::m % queries == 0);
-    const auto blocks = all.blocks(queries, args.q_offset);
-    const int stride = static_cast<int>(gridDim.x), end = all.first_tile + all.tiles,
-              parts = (all.tiles + across - 1) / across;
-    // Sums differ in how many terms they have: no block may have the same sum in each round.
-    const int turn = all.sets - (stride - 1) % all.sets;
-    int set = static_cast<int>(blockIdx.x), place = set / all.sets;
-    set -= place * all.sets;
-    while (place < blocks.count * parts) {
-      const int block = place / parts, tile = all.first_tile + (place - block * parts) * across;
-      const int round = place * all.sets / stride;
-      store_part<rows>((block - blocks.before) * queries, tile, min(tile + across, end),
-                       (set + round * turn) % all.sets, again);
-      set += stride;
-      place += set / all.sets;
-      set %= all.sets;
+#pragma unroll 1
+    for (int nth = static_cast<int>(blockIdx.x);; nth += static_cast<int>(gridDim.x)) {
+      // Not kept from part to part: there are no registers for what follows.
+      int tiles = across;
+      pin(tiles);
+      const auto blocks = all.blocks(queries, args.q_offset);
+      const int stride = static_cast<int>(gridDim.x), in_row = (all.tiles + tiles - 1) / tiles,
+                parts = parts_of_all(tiles, again), place = nth / parts, block = place / in_row,
+                tile = all.first_tile + (place - block * in_row) * tiles;
+      if (block >= blocks.count) return;
+      // Sums differ in how many terms they have: no block may have the same sum in each round.
+      const int turn = parts - (stride - 1) % parts, round = place * parts / stride;
+      store_part<rows>({(block - blocks.before) * queries, tile, min(tile + tiles, all.first_tile + all.tiles), tiles},
+                       (nth + round * turn) % parts, again);
     }
   }
   __device__ void run() const {
     const bool again = *args.non_finite != 0;
     const Parts all = parts(again);
-    if (all.sets == 0) return;
+    const int parts = parts_of_all(1, again);
+    if (parts == 0) return;
     const long long many = static_cast<long long>(all.blocks(ds_most_rows * ds_rows<Tile>, args.q_offset).count) *
-                           all.tiles * all.sets;
+                           all.tiles * parts;
     if (many < gridDim.x)
       run<1>(all, 1, again);
     else

@@ -32,7 +32,7 @@ struct CopiedTile90 {
   static constexpr int unit = static_cast<int>(16 / sizeof(CopiedElement<User, tensor>));  ///< elements in 16 bytes
   static constexpr int step = unit == 8 ? 2 : 1, passes = rows / step, lanes = 32 / step;  ///< rows of a pass; lanes of
                                                                                            ///< a row
-  static constexpr int at_once = passes < 8 ? passes : 2;                                  ///< passes in a loop's body
+  static constexpr int at_once = passes < 8 ? passes : 8;                                  ///< passes in a loop's body
   static_assert(n <= lanes * unit);
 
   const User& user;
@@ -55,7 +55,7 @@ struct CopiedTile90 {
     pin(me);
     const int first = static_cast<int>(me) / lanes, nth = static_cast<int>(me % lanes);
     if (nth * unit >= n) return;
-    const unsigned to = shared + stage + place(first, nth);
+    unsigned to = shared + stage + place(first, nth);
     // Rows of a pass are a multiple of `step` below `first`, whose bits do not overlap.
     const auto into = [&](int i) { return (to ^ (step * i & 7) << 4) + step * i * chunk_bytes; };
     // Beyond the tensor's last column, whole units would not repeat that column.
@@ -65,8 +65,17 @@ struct CopiedTile90 {
       const auto* elements = line(0);
       const auto apart = from.offset_of(line(1) - elements);
       elements += column;
-#pragma unroll at_once
-      for (int i = 0; i < passes; ++i) copy_async<16>(into(i), elements + min(first + step * i, last) * apart, 16);
+      if (last == rows - 1) {
+        // A warp alone loads in a backward, so each instruction counts.
+        elements += first * apart;
+#pragma unroll 1
+        for (int i = 0; i < passes; i += at_once, to += step * at_once * chunk_bytes)
+#pragma unroll
+          for (int j = 0; j < at_once; ++j, elements += step * apart) copy_async<16>(into(j), elements, 16);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < passes; ++i) copy_async<16>(into(i), elements + min(first + step * i, last) * apart, 16);
+      }
     } else {
 #pragma unroll 1
       for (int i = 0; i < passes; ++i) {
