@@ -12,7 +12,8 @@ import results
 IMAGE = re.compile(r"^!\[([^\]:]+): ([^\];]+); ([^\]]+)\]\(([\w./-]+\.svg)\)$", re.M)
 
 # The colours of tools/options/picture.cpp: dark, light, middle, which also differ in greyscale.
-COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a", "#d6c23e"]
+COLOURS = ["#2c5f8d", "#e79b4b", "#fbe9d2", "#9a9a9a", "#5f8a3c", "#c7d8e8", "#222222", "#b05a7a", "#d6c23e",
+           "#3fa7a0"]
 
 # The colours on a dark page, by those on a light page.
 DARK = ('<style>@media(prefers-color-scheme:dark){svg,[fill="#222222"]{fill:#e8e8e8}[fill="#555"]{fill:#a9b0b8}'
