@@ -29,7 +29,7 @@ PEERS = {"dense": ["cudnn", "flash", "fa4"], "short": ["cudnn", "flash", "fa4"],
          "mods": ["flex", "flex_flash", "fa4", "cudnn_flex"], "portable": ["flash"],
          "packed": ["varlen", "fa4"], "decode": ["cudnn", "flash", "flex"],
          "grouped": ["cudnn", "flash", "flex", "flex_flash", "fa4", "cudnn_flex"],
-         "own": ["cudnn", "flash", "efficient", "flex", "flex_flash"],
+         "own": ["cudnn", "flash", "efficient", "flex", "flex_flash", "cueq"],
          "e4m3": []}  # torch's attentions take no 8 bits
 KERNELS = {"portable": "forward_sm80"}
 PATIENCE = 120  # seconds for a block; then attune's process is killed
@@ -74,6 +74,8 @@ def of_run(run, cases):
         out.append(f"FlashAttention-4 {run['fa4']}")
     if "cudnn_flex" in run:
         out.append(f"cudnn.flex_attention (nvidia-cudnn-frontend) {run['cudnn_flex']}")
+    if "cueq" in run:
+        out.append(f"cuEquivariance {run['cueq']}")
     return out
 
 
@@ -96,13 +98,15 @@ def notes(data):
             "Decode: without a mask; a TFLOP/s is then 1 / (S x heads of a key head) TB/s of keys and values.\n"
             "Own mods: causal unless they say otherwise; backward with the gradients of captured tensors, all random normal.\n"
             "A factor of probabilities multiplies torch's v, a sink follows FlexAttention's lse, both compiled with it; a dense\n"
-            "bias is SDPA's mask, made before; SDPA's dropout_p is 0.1. Of calls that take over 0.02 s torch's rounds have fewer.")
+            "bias is SDPA's mask, made before; SDPA's dropout_p is 0.1. cuEquivariance gets such a bias as it is, and the\n"
+            "mask as booleans made before. Of calls that take over 0.02 s torch's rounds have fewer.")
 
 
 LOOK = Look(name="gpu_peers", heading="attune next to torch on a GPU",
             peers={"cudnn": "SDPA, cuDNN", "flash": "SDPA, flash", "efficient": "SDPA, efficient", "flex": "FlexAttention",
                    "flex_flash": "FlexAttention, FLASH", "varlen": "varlen_attn", "fa4": "FlashAttention-4",
-                   "fa4_ordered": "FlashAttention-4, deterministic", "cudnn_flex": "cudnn.flex_attention"},
+                   "fa4_ordered": "FlashAttention-4, deterministic", "cudnn_flex": "cudnn.flex_attention",
+                   "cueq": "cuEquivariance"},
             unit="TFLOP/s", scale=1e3, group=group, label=label, of_run=of_run, notes=notes,
             words=lambda case: {case["row"], case["kind"], case["cover"], case["direction"], f"d{case['d']}",
                                 f"s{case['seq']}"},

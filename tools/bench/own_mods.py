@@ -75,7 +75,8 @@ MODS = {
                    pairs=lambda n: peers.live_pairs("window", n, 128)),
     # Random numbers drop half of the keys, and so no tile: all pairs count.
     "triangle": Mod("s + z[b / {S}, h, q, kv]", "keep[b, kv] > 0", bias="z", pairs=lambda n: n * n,
-                    tensors={"z": "bf16[1,{H},{S},{S}]", "keep": "f32[{B},{S}]"}, peers=("cudnn", "efficient", *FLEX)),
+                    tensors={"z": "bf16[1,{H},{S},{S}]", "keep": "f32[{B},{S}]"},
+                    peers=("cudnn", "efficient", *FLEX, "cueq")),
 }
 
 BOTH = ("forward", "backward")

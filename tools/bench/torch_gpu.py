@@ -17,6 +17,7 @@ BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTEN
             "efficient": SDPBackend.EFFICIENT_ATTENTION}
 HAS_FA4 = importlib.util.find_spec("flash_attn") is not None and importlib.util.find_spec("cutlass") is not None
 NEED_FA4 = {"flex_flash", "fa4", "fa4_ordered"}
+HAS_CUEQ = all(importlib.util.find_spec(name) for name in ("cuequivariance_torch", "cuequivariance_ops_torch"))
 CUDNN_FLEX = (1, 26)  # the first nvidia-cudnn-frontend with flex_attention
 LEFT_OUT = "not installed: its rows are left out"
 ROUND = 20  # calls, as in runtime/platform/memory.cpp
@@ -40,7 +41,8 @@ def has_cudnn_flex():
 def facts():
     return {"machine": torch.cuda.get_device_name(), **torch_peers.versions(),
             "fa4": importlib.metadata.version("flash-attn-4") if HAS_FA4 else LEFT_OUT,
-            "cudnn_flex": version_of("nvidia-cudnn-frontend") if has_cudnn_flex() else LEFT_OUT}
+            "cudnn_flex": version_of("nvidia-cudnn-frontend") if has_cudnn_flex() else LEFT_OUT,
+            "cueq": version_of("cuequivariance-torch") if HAS_CUEQ else LEFT_OUT}
 
 
 class Prepared(torch_peers.Prepared):
@@ -60,13 +62,13 @@ class Prepared(torch_peers.Prepared):
         for peer in peers:
             if peer in NEED_FA4 and not HAS_FA4:
                 continue  # facts() says so, once
-            if peer == "cudnn_flex" and not has_cudnn_flex():
+            if (peer == "cudnn_flex" and not has_cudnn_flex()) or (peer == "cueq" and not HAS_CUEQ):
                 continue
             if peer in ("fa4", "fa4_ordered", "cudnn_flex"):  # these call their own gradients
                 self.add(peer, lambda: self.cudnn_flex() if peer == "cudnn_flex" else self.fa4(peer), self.has_grad)
                 continue
             forward = {"flex": self.flex, "flex_flash": lambda: self.flex({"BACKEND": "FLASH"}),
-                       "varlen": self.varlen}.get(peer, self.sdpa)
+                       "varlen": self.varlen, "cueq": lambda: partial(self.own.cueq(), *self.qkv)}.get(peer, self.sdpa)
             self.add(peer, (lambda: self.with_gradients(peer, forward())) if self.has_grad else forward, self.has_grad)
             for stages in FEWER_STAGES if self.own and self.has_grad and peer == "flex" else ():
                 if "out of resource" in self.failed.get(peer, ""):

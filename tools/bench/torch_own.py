@@ -1,4 +1,4 @@
-# tools/bench/torch_own.py — the mods of own_mods.py in torch: FlexAttention, and SDPA where it has them
+# tools/bench/torch_own.py — own_mods.py's mods in torch: FlexAttention, SDPA and cuEquivariance where they have them
 import re
 
 import torch
@@ -71,3 +71,11 @@ class Own:
             dense = torch.where(kept, bias if bias.dim() == 4 else bias[None], -torch.inf)
             more = {"attn_mask": dense.expand(c.batch, c.heads, c.seq, c.seq)}
         return lambda q, k, v: scaled_dot_product_attention(q, k, self.values(v), **more)
+
+    def cueq(self):
+        """cuEquivariance's triangle attention: batch entries are its rows of residues, all with the one bias."""
+        from cuequivariance_torch import triangle_attention  # not installed everywhere
+        c, rows = self.case, lambda x: x.unflatten(0, (-1, self.case.seq))
+        entries = torch.arange(c.batch, device=self.device)[:, None, None, None]
+        bias, kept = self.tensors[c.mod.bias][:, None], rows(self.mask(entries, 0, 0, self.positions))
+        return lambda q, k, v: triangle_attention(rows(q), rows(k), rows(v), bias, kept).flatten(0, 1)

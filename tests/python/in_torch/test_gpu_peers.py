@@ -20,6 +20,12 @@ ALL = SimpleNamespace(flex=True)
 CASES = {case.row: case for case in gpu_peers.all_cases() if case.mod and not case.lengths and case.d <= 128}
 
 
+def triangle(q, k, v, bias, mask):
+    """What cuEquivariance says that its triangle_attention computes; the package loads only where there is a GPU."""
+    scores = q @ k.mT * q.shape[-1]**-0.5 + bias
+    return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
 def small(case):
     seq = {"triangle": 24, "gpt-oss": 160}.get(case.row, 40)
     return replace(case, dtype="f32", d=16, heads=4, seq=seq, batch=seq if case.row == "triangle" else 2,
@@ -30,7 +36,9 @@ def small(case):
 def test_torch_computes_what_the_text_says(row, monkeypatch):
     monkeypatch.setitem(torch_own.TYPES, "bf16", torch.float32)
     case = small(CASES[row])
-    asked = {"flex" if "flex" in peer else "sdpa" for peer in gpu_peers.peers_of(case, ALL) if not case.mod.dropped}
+    monkeypatch.setitem(sys.modules, "cuequivariance_torch", SimpleNamespace(triangle_attention=triangle))
+    asked = {"flex" if "flex" in peer else peer if peer == "cueq" else "sdpa"
+             for peer in gpu_peers.peers_of(case, ALL) if not case.mod.dropped}
     torch._dynamo.reset()
     torch.manual_seed(0)
     q, *kv = (torch.randn(case.batch, heads, case.seq, case.d, requires_grad=True)
@@ -59,10 +67,25 @@ def test_torch_computes_what_the_text_says(row, monkeypatch):
                 instead.setattr(torch, "compile", lambda call, **_: call)
                 made = own.flex()(q, *kv)
         else:
-            made = own.sdpa()(q, *kv)
+            made = getattr(own, peer)()(q, *kv)
             close(made, out)
         for mine, want in zip(torch.autograd.grad(made, [q, *kv, *own.captured], grad), wanted, strict=True):
             close(mine, want, 1e-4)  # `s + u[h, q]` changes no probability: the terms of its gradient cancel
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuequivariance_computes_what_it_says():
+    """With the gradient of the bias, which gpu_peers.py does not compare."""
+    own = pytest.importorskip("cuequivariance_ops_torch", reason="cuEquivariance is not installed").triangle_attention
+    draw = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    inputs = [draw(shape, requires_grad=True) for shape in (*[(1, 256, 4, 256, 32)] * 3, (1, 1, 4, 256, 256))]
+    kept, grad = draw(1, 256, 1, 1, 256) > 0, draw(inputs[0].shape)
+    found = []
+    for call, given in ((own, inputs), (triangle, [x.detach().float().requires_grad_() for x in inputs])):
+        out = call(*given, kept)
+        found.append([out, *torch.autograd.grad(out, given, grad.to(out.dtype))])
+    for mine, want in zip(*found, strict=True):
+        close(mine, want, 1e-2)
 
 
 def test_rows_have_their_peers_and_words():
