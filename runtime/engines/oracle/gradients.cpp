@@ -30,15 +30,15 @@ Scatters::Scatters(const std::vector<compiler::Scatter>& all, const compiler::Ar
       if (is_of(*sum.asked, args, scatter.capture)) terms_.emplace_back(scatter, sum);
 }
 
-void Scatters::add(double upstream, ir::Env& env) {
+void Scatters::add(double upstream, double parts, ir::Env& env) {
   for (Term& term : terms_) {
     env.bound = term.bound;
-    add(upstream, env, term, 0);
+    add({upstream, parts}, env, term, 0);
     env.bound = {};
   }
 }
 
-void Scatters::add(double upstream, ir::Env& env, Term& term, std::size_t loop) {
+void Scatters::add(Upstream upstream, ir::Env& env, Term& term, std::size_t loop) {
   if (loop < term.loops.size()) {
     const auto [binder, count] = term.loops[loop];
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -54,9 +54,11 @@ void Scatters::add(double upstream, ir::Env& env, Term& term, std::size_t loop) 
     const auto index = static_cast<std::int64_t>(term.program.result(i, memory_));
     element = element * of.shape[i] + std::clamp<std::int64_t>(index, 0, of.shape[i] - 1);
   }
-  const double x = upstream * term.program.result(static_cast<std::size_t>(of.rank), memory_);
+  const double by = term.program.result(static_cast<std::size_t>(of.rank), memory_), x = upstream.x * by,
+               parts = upstream.parts * by;
   term.sum->sum[static_cast<std::size_t>(element)] += x;
   term.sum->squares[static_cast<std::size_t>(element)] += x * x;
+  term.sum->part_squares[static_cast<std::size_t>(element)] += parts * parts;
 }
 
 namespace {
@@ -165,7 +167,7 @@ class Gradients {
       const OracleRow::Pair& pair = row.kept[n];
       at_.at(pair);
       const double ds_after = pair.p * (dp[n] - delta + dlse);
-      by_score_.add(ds_after, at_.env);
+      by_score_.add(ds_after, pair.p * (std::abs(dp[n]) + std::abs(delta) + std::abs(dlse)), at_.env);
       const double ds = ds_after * at_.dscore() * problem_.scale;
       double* to = dk_.row(problem_, seq_, kv_head_, pair.kv);
       for (std::int64_t j = 0; j < problem_.d; ++j) {

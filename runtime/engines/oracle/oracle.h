@@ -78,13 +78,14 @@ inline constexpr Engine oracle{.workspace = [](const Call&, const Means&) -> std
                                    },
                                .story = nullptr};
 
-/// A captured tensor's gradient. For each element: the sum of its terms, and the sum of their squares.
+/// A captured tensor's gradient. For each element: the sum of its terms, and the sums of their squares and of those of
+/// their parts, which cancel: in a row with one key dp and delta are equal, and terms are 0.
 struct CapturedSum {
   explicit CapturedSum(const Backward::Captured& one)
-      : asked(&one), sum(static_cast<std::size_t>(one.of.size())), squares(sum.size()) {}
+      : asked(&one), sum(static_cast<std::size_t>(one.of.size())), squares(sum.size()), part_squares(sum.size()) {}
 
   const Backward::Captured* asked;
-  std::vector<double> sum, squares;
+  std::vector<double> sum, squares, part_squares;
 };
 
 /// The terms that one expression adds to the captured gradients that a call requests.
@@ -93,7 +94,9 @@ class Scatters {
   Scatters(const std::vector<compiler::Scatter>& all, const compiler::Args& args, std::vector<CapturedSum>& sums);
 
   bool empty() const { return terms_.empty(); }
-  void add(double upstream, ir::Env& env);
+  /// `parts`: the size of the upstream's parts, if it has several.
+  void add(double upstream, double parts, ir::Env& env);
+  void add(double upstream, ir::Env& env) { add(upstream, upstream, env); }
 
  private:
   struct Term {
@@ -104,7 +107,10 @@ class Scatters {
     std::vector<std::int32_t> bound = std::vector<std::int32_t>(ir::max_binders + 1);  ///< by binder
   };
 
-  void add(double upstream, ir::Env& env, Term& term, std::size_t loop);
+  struct Upstream {
+    double x, parts;
+  };
+  void add(Upstream upstream, ir::Env& env, Term& term, std::size_t loop);
 
   std::vector<Term> terms_;
   ir::Program::Memory memory_;
