@@ -231,6 +231,10 @@ class Offline(unittest.TestCase):
         tools = self.at / "tools"
         tools.mkdir()
         for program, arguments in DISASSEMBLERS.items():
+            # This machine's own comes first otherwise.
+            for other in DISASSEMBLERS:
+                (tools / other).write_text("#!/bin/bash\nexit 1\n")
+                (tools / other).chmod(0o755)
             with self.subTest(program):
                 script = tools / program
                 script.write_text(f"""#!/bin/bash
