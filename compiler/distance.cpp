@@ -22,18 +22,13 @@ bool is_dense(const Expr& read) {
          std::ranges::all_of(read->arguments().first(read->arity - 1U), along_row);
 }
 
-std::vector<std::uint32_t> dense_slots(const Expr& e, const Mod& mod) {
-  const auto is_half = [&](std::uint32_t slot) {
-    const DType type = mod.captures[slot].dtype;
-    return type == DType::f16 || type == DType::bf16;
-  };
-  std::vector<std::uint32_t> out;
+std::vector<Expr> copied_reads(const Expr& e, const Mod& mod, const std::function<bool(std::uint32_t)>& may) {
+  std::vector<Expr> out;
   for (const Expr& node : ir::in_order(e)) {
-    if (!is_dense(node)) continue;
-    const std::uint32_t slot = node->bits;
-    const bool fits = out.empty() ? is_half(slot) || mod.captures[slot].dtype == DType::f32
-                                  : is_half(out[0]) && is_half(slot);
-    if (fits) out.push_back(slot);
+    if (!is_dense(node) || !may(node->bits)) continue;
+    const DType type = mod.captures[node->bits].dtype;
+    if (out.empty() && type == DType::f32) return {node};
+    if (type == DType::f16 || type == DType::bf16) out.push_back(node);
     if (out.size() == 2) break;
   }
   return out;

@@ -2,6 +2,9 @@
 // alone
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "compiler/mod.h"
 #include "ir/node.h"
 
@@ -11,9 +14,9 @@ namespace attune::compiler {
 /// one element after another.
 bool is_dense(const ir::Expr& read);
 
-/// The slots of the tensors whose elements kernels may copy, since this expression reads them so: of its first read of
-/// f32, f16 or bf16, and of another if both have 16 bits.
-std::vector<std::uint32_t> dense_slots(const ir::Expr& e, const Mod& mod);
+/// The dense reads of an expression whose elements kernels may copy, in order: up to two of f16 or bf16, or the first
+/// alone if it is of f32; of those tensors alone whose slots `may` allows.
+std::vector<ir::Expr> copied_reads(const ir::Expr& e, const Mod& mod, const std::function<bool(std::uint32_t)>& may);
 
 /// True if the expression is proven to have the same value for all pairs of one batch entry and head with the same q -
 /// kv. Always false for an expression that uses s, p or random numbers; false if there is no proof, e.g. for q + 1 <

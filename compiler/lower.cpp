@@ -89,7 +89,8 @@ LoweredMod lower(BoundMod traced, Steps* steps) {
     }
   });
   step("fold", [&] { mod.fold = fold(mod.score, bounds); });
-  out.dense = dense_slots(mod.fold.core, mod);
+  for (const ir::Expr& read : copied_reads(mod.fold.core, mod, [](std::uint32_t) { return true; }))
+    out.dense.push_back(read->bits);
   step("level", [&] { mod.levels = level(std::array{mod.score, mod.mask, mod.prob}); });
   out.digest = mod.digest();
   step("cover", [&] { out.cover = cover(mod.mask, mod.signature(), mod.score); });

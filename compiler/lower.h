@@ -40,7 +40,7 @@ Steps::Step traced_step(const Mod& mod, std::chrono::nanoseconds took, bool keep
 struct LoweredMod : BoundMod {
   ir::Digest digest;  ///< mod.digest()
   Cover cover;
-  std::vector<std::uint32_t> dense{};  ///< dense_slots() of the score: a backward may copy these tensors tile by tile
+  std::vector<std::uint32_t> dense{};  ///< the slots of the score's copied_reads(), of which a backward may copy rows
 
   /// True if any pair can be removed.
   bool removes() const { return !ir::is_literal(cover.mask, 1); }

@@ -124,6 +124,7 @@ KernelChoices choose(const KernelSpec& wishes, const Traits& facts, const CallKi
   KernelSpec spec = wishes;
   if (!facts.shares_tiles) spec.sharing.heads = 1;
   if (!facts.copied_reads) spec.strides.unaligned_captures = false;
+  if (facts.copied_reads < 2) spec.strides.unaligned_second = false;
   // Results over a part of the keys cannot be added up before the sum over all of them is known.
   if (facts.has_prob && facts.degree != 1) spec.sharing.few_tiles = false;
   require_possible(spec);

@@ -54,7 +54,8 @@ struct Strides {
   /// Bytes by which every row of q, k and v (load) and of o (store) may be copied: 16, 8, 4; 0: an element at a time.
   int load = 16, store = 16;
   bool offsets64 = false;           ///< offsets into captured tensors need more than 32 bits
-  bool unaligned_captures = false;  ///< see has_unaligned_rows(); backwards alone
+  bool unaligned_captures = false;  ///< has_unaligned_rows() of the first of LoweredMod::dense; backwards alone
+  bool unaligned_second = false;    ///< ... of the second
   auto operator<=>(const Strides&) const = default;
 };
 

@@ -37,19 +37,18 @@ std::vector<Expr> linear_reads(std::span<const Expr> roots) {
 }
 
 std::vector<Expr> copied_reads(const Expr& score, const compiler::LoweredMod& lowered, bool backward) {
-  const auto is_half = [&](const Expr& e) {
-    const DType type = lowered.mod.captures[e->bits].dtype;
-    return type == DType::bf16 || type == DType::f16;
-  };
-  const auto may_copy = [&](const Expr& e) {
-    // A call's key has asked about the rows of these tensors alone.
-    return backward ? std::ranges::find(lowered.dense, e->bits) != lowered.dense.end() : is_half(e);
-  };
+  if (!backward)
+    return compiler::copied_reads(score, lowered.mod,
+                                  [&](std::uint32_t slot) { return lowered.mod.captures[slot].dtype != DType::f32; });
+  // A call's key has asked about the rows of these tensors alone, in this order.
+  const std::vector<Expr> nodes = ir::in_order(score);
   std::vector<Expr> out;
-  for (const Expr& e : ir::in_order(score)) {
-    if (!compiler::is_dense(e) || !may_copy(e)) continue;
-    if (out.empty() || (is_half(out[0]) && is_half(e))) out.push_back(e);
-    if (out.size() == 2) break;
+  for (const std::uint32_t slot : lowered.dense) {
+    const auto found = std::ranges::find_if(nodes, [&](const Expr& e) {
+      return compiler::is_dense(e) && e->bits == slot && std::ranges::find(out, e) == out.end();
+    });
+    if (found == nodes.end()) break;
+    out.push_back(*found);
   }
   return out;
 }

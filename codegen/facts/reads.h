@@ -15,9 +15,8 @@ namespace attune::codegen {
 /// range at a tile's corners are then in range inside. Otherwise none.
 std::vector<ir::Expr> linear_reads(std::span<const ir::Expr> roots);
 
-/// The reads of a score that a kernel can copy to shared memory tile by tile, in order: two dense ones
-/// (compiler/distance.h) of 16 bits, or one. In a backward they are of LoweredMod::dense, and the first may be of f32,
-/// alone.
+/// The reads of a score that a kernel can copy to shared memory tile by tile: see compiler/distance.h. In a backward
+/// they are of LoweredMod::dense, in its order; a forward copies none of f32.
 std::vector<ir::Expr> copied_reads(const ir::Expr& score, const compiler::LoweredMod& lowered, bool backward = false);
 
 /// The largest part of a score that reads captured tensors and has the same value for all pairs of one distance q - kv.

@@ -109,7 +109,7 @@ std::vector<Variant> tiles(const KernelSpec& spec, const Traits& facts, const Ca
   const bool only_order0 = !why_order0(facts).empty();
   // A bias would be copied to where diagonals are summed.
   const bool may_copy = !facts.sums_diagonals && !only_order0 && !spec.strides.unaligned_captures;
-  const int copies = !may_copy ? 0 : facts.copies_f32 ? 2 : facts.copied_reads;
+  const int copies = !may_copy ? 0 : facts.copies_f32 ? 2 : spec.strides.unaligned_second ? 1 : facts.copied_reads;
   // For heads of 65 to 80 columns order 3 was 1 to 2 % slower, and for a softcap, where it spilled, 4 %.
   const bool has_order3 = facts.scaled && (spec.d > 80 || (spec.d > 32 && spec.d <= 64));
   if (only_order0) {
@@ -141,6 +141,8 @@ std::string why_illegal(const KernelSpec& spec, const Variant& variant) {
   const int m = tile.m;
   if (tile.copies && spec.strides.unaligned_captures)
     return "copies must be 0: the rows of the bias are not aligned to 16 bytes, or shorter than the keys";
+  if (tile.copies == 2 && spec.strides.unaligned_second)
+    return "copies is 0 or 1: the rows of the second bias are not aligned to 16 bytes, or shorter than the keys";
   if (tile.completes && (tile.alone || tile.copies || !tile.ordered || m == most_queries))
     return "completes=1 needs ordered=1, alone=0, copies=0, and memory for two tiles of dq, which 80 queries do not "
            "leave";

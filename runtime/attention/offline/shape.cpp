@@ -171,8 +171,9 @@ constexpr std::array rows{
                                                    "true if offsets into captured tensors need more than 32 bits"),
     row<&KernelSpec::strides, &Strides::unaligned_captures>(
         "unaligned_captures", flags,
-        "true if rows of one of the first two dense biases are not aligned to 16 bytes, or have fewer columns than "
-        "there are keys"),
+        "true if rows of a dense bias are not aligned to 16 bytes, or have fewer columns than there are keys"),
+    row<&KernelSpec::strides, &Strides::unaligned_second>("unaligned_second", flags,
+                                                          "the same of a second dense bias, if both have 16 bits"),
     ShapeRow{.name = "kernel",
              .takes = "NAME:m=N,n=N,...",
              .meaning = "build this kernel too, not only the chosen ones",

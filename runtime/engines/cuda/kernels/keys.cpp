@@ -151,8 +151,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                                      const Means& means) {
   const Backward& call = of.backward();
   const Problem &p = of.problem, &whole = of.whole ? *of.whole : p;
-  const auto has_unaligned_rows = [&](std::uint32_t slot) {
-    return codegen::has_unaligned_rows(of.args.captures[slot], p.kv.length);
+  const auto is_unaligned = [&](std::size_t nth) {
+    return nth < of.mod.dense.size() && codegen::has_unaligned_rows(of.args.captures[of.mod.dense[nth]], p.kv.length);
   };
   codegen::CallSpec out{
       .spec = {.arch = device.arch(),
@@ -165,7 +165,8 @@ codegen::CallSpec backward_call_spec(const Facts& device, const Call& of, std::s
                .strides = {.tma = has_boxes(call.q) && has_boxes(call.k) && has_boxes(call.v) && has_boxes(call.grad_o),
                            .load = copied_bytes({&call.q, &call.k, &call.v, &call.grad_o}),
                            .offsets64 = codegen::reach_far(of.args.captures),
-                           .unaligned_captures = std::ranges::any_of(of.mod.dense, has_unaligned_rows)},
+                           .unaligned_captures = is_unaligned(0),
+                           .unaligned_second = is_unaligned(1)},
                .negative = !(static_cast<float>(p.scale) > 0),
                .exact = codegen::is_exact(of.exact, call.q.dtype)},
       .length = codegen::length_of(whole.q.length, whole.kv.length),

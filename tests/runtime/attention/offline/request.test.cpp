@@ -121,22 +121,24 @@ TEST_CASE("requests read back as they are said, and say no more than it takes", 
         for (const std::int64_t d : {1, 3, 20, 64, 100, 256})
           for (const int load : {0, 4, 8, 16})
             for (const bool flag : {false, true}) {
-              Request request = for_gpu(
-                  arch,
-                  {.spec = {.dtype = type,
-                            .out = DType::f32,
-                            .d = d,
-                            .dv = 257 - d,
-                            .max = flag,
-                            .packed = !flag,
-                            .cache = {.per_entry = flag, .fp8 = flag},
-                            .before = !flag,
-                            .fixed_split = flag,
-                            .strides =
-                                {.tma = flag, .load = load, .store = 4, .offsets64 = flag, .unaligned_captures = !flag},
-                            .negative = flag,
-                            .exact = flag},
-                   .length = codegen::Length::to_4k});
+              Request request = for_gpu(arch, {.spec = {.dtype = type,
+                                                        .out = DType::f32,
+                                                        .d = d,
+                                                        .dv = 257 - d,
+                                                        .max = flag,
+                                                        .packed = !flag,
+                                                        .cache = {.per_entry = flag, .fp8 = flag},
+                                                        .before = !flag,
+                                                        .fixed_split = flag,
+                                                        .strides = {.tma = flag,
+                                                                    .load = load,
+                                                                    .store = 4,
+                                                                    .offsets64 = flag,
+                                                                    .unaligned_captures = !flag,
+                                                                    .unaligned_second = flag},
+                                                        .negative = flag,
+                                                        .exact = flag},
+                                               .length = codegen::Length::to_4k});
               request.pass = pass;
               request.sizes = {.q_len = flag ? 2 : 40, .group = flag ? 8 : 3, .page_size = load == 8 ? 48 : 0};
               settle(request);
