@@ -179,7 +179,7 @@ class Functions {
   Functions(const GpuParts& parts, Held held, Lines lines)
       : parts_(parts), held_(held), lines_(lines), signature_(source_signature(parts.mod())) {
     signature_.params.push_back({source_scale, ir::Type::F32});
-    for (int nth = 0; nth < held_.copied; ++nth) hold(copied(nth), nth == 0 ? "held.copied" : "held.copied_too");
+    for (int nth = 0; nth < held_.copied; ++nth) hold(copied(nth), nth == 0 ? "held.copied" : "held.copied_second");
     if (held_.distant) hold(parts_.distant, "held.distant");
     if (held_.tanh) hold(parts_.tanh, "held.tanh");
     exponent_ = with_held(parts_.exponent());
@@ -296,7 +296,7 @@ UserSource user_source(const GpuParts& parts, const KernelPlan& plan, Lines line
                fields_struct("Col", parts.levels.col, parts.fields[2], shared_columns(parts));
   if (const Held held = held_by(parts, plan))
     out.fields += fmt::format("  struct Held {{\n    float copied, distant, tanh{};\n  }};\n",
-                              held.copied > 1 ? ", copied_too" : "");
+                              held.copied > 1 ? ", copied_second" : "");
   out.members = source_members(parts.mod(), source_signature(parts.mod()), plan.spec.strides.offsets64, !reads.empty());
   for (const std::string& sums : source_sums(parts, plan))
     out.members += fmt::format("  {}* {};\n", sums == "diagonals" ? "float" : "unsigned long long", sums);

@@ -102,7 +102,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
   /// What the pairs of 16 queries read of captured tensors: elements of 16 bits as scores lie in registers, or where
   /// the first one of f32 lies.
   struct CopiedBlocks {
-    unsigned two[4], two_too[copies_two ? 4 : 1];
+    unsigned two[4], second[copies_two ? 4 : 1];
   };
   __device__ void find_copied(CopiedBlocks& to, int buffer, int i) const {
     if constexpr (copies_f32) {
@@ -113,7 +113,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
     } else if constexpr (copies) {
       load_blocks_transposed(to.two, block_rows(buffer) + 8 * i * chunk_bytes);
       if constexpr (copies_two)
-        load_blocks_transposed(to.two_too,
+        load_blocks_transposed(to.second,
                                block_rows_from(shared.base + Shared::copied(buffer) + group * m * chunk_bytes) +
                                    8 * i * chunk_bytes);
     }
@@ -128,7 +128,7 @@ struct BackwardWarpgroup90 : BackwardPairs90<Tile, User> {
     } else {
       held.copied = copied_of<User>(copied.two[nth], e);
     }
-    if constexpr (copies_two) held.copied_too = copied_of<User, 1>(copied.two_too[nth], e);
+    if constexpr (copies_two) held.copied_second = copied_of<User, 1>(copied.second[nth], e);
     return held;
   }
   /// What was copied outside of dS's memory has been read: that of the next step may take its place.

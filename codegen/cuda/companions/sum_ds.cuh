@@ -103,12 +103,12 @@ constexpr int ds_loads = 4, ds_most_rows = 2;
 /// Tiles of keys that a block takes one after another where there are many: finding a part's place takes as many
 /// instructions as a tile of keys.
 constexpr int ds_across = 4;
-/// From this many terms of an element on, each tile of keys is a part. Parts then take about as long whatever their
-/// sum's number of terms, and sums that read the same dS do so at about the same time.
+/// If an element has this many terms or more, each part has only one tile of keys, so that the parts of all sums take
+/// about the same time.
 constexpr int ds_many_terms = 8;
 
-/// The gradient of the nth dense bias. All share one code, because with one for each ptxas has too few registers for
-/// three blocks of a multiprocessor.
+/// The gradient of the nth dense bias. `nth_sum` is no template argument: with separate code for each bias, ptxas needs
+/// more registers than three blocks of a multiprocessor have.
 template <class Tile, class User>
 struct SumDs : DsOfKeys<Tile, User> {
   using Element = typename Tile::Element;
@@ -313,12 +313,12 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
   using DsOfKeys<Tile, User>::user;
   static constexpr int count = User::gradient.by_ds;
 
-  /// Into how many parts the terms of a set are divided, of `across` tiles of keys.
+  /// The number of parts into which `across` tiles of keys of a set are divided.
   __device__ int parts_of_set(const SumOfDs& its, int across) const {
     const int terms = min(its.batch.size, args.batch) * min(its.heads.size, args.q_heads);
     return terms < ds_many_terms ? 1 : across;
   }
-  /// The parts of a sum, of its sets of batch entries and heads; none if dS is its result.
+  /// The number of parts of a sum, over all its sets of batch entries and heads; 0 if dS is its result.
   __device__ int parts_of(const SumOfDs& its, int across, bool again) const {
     if (its.is_ds && !again && !User::traits.skips) return 0;
     return its.batch.count * its.heads.count * parts_of_set(its, across);
@@ -329,7 +329,7 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
     for (int i = 0; i < count; ++i) out += parts_of(user.sums_of_ds[i], across, again);
     return out;
   }
-  /// A place is a block of queries by `across` tiles of keys: those of [tile, end).
+  /// A block of queries, from `first` on, by `across` tiles of keys: [tile, end), fewer than `across` at the end.
   struct Place {
     int first, tile, end, across;
   };
@@ -355,7 +355,7 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
       sum.template store_part<rows>(place.first, place.tile, place.end, set);
   }
 
-  /// Parts of the same place follow one another, so that sums that read the same dS find it in the cache.
+  /// Parts of the same place follow one another. Sums that read the same dS still read it from memory once each.
   struct Parts {
     int positions = 0, first_tile, tiles;
     /// Of this many queries, `before` of them ahead of the first query.
@@ -395,7 +395,7 @@ struct SumsOfDs : DsOfKeys<Tile, User> {
                 parts = parts_of_all(tiles, again), place = nth / parts, block = place / in_row,
                 tile = all.first_tile + (place - block * in_row) * tiles;
       if (block >= blocks.count) return;
-      // Sums differ in how many terms they have: no block may have the same sum in each round.
+      // Sums differ in their number of terms, so a block takes another sum in each round.
       const int turn = parts - (stride - 1) % parts, round = place * parts / stride;
       store_part<rows>({(block - blocks.before) * queries, tile, min(tile + tiles, all.first_tile + all.tiles), tiles},
                        (nth + round * turn) % parts, again);

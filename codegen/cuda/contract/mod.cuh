@@ -107,8 +107,8 @@ template <int nth>
 struct Nth {};
 
 /// Kernels that have the values of a struct Held for each pair call an exponent() that takes it after s.
-/// Held::copied is an element, the first copied()'s at copied_line() of the row and at column kv; Held::copied_too is
-/// one of the second, if kernels copy it. If copied_steps() is true for two rows, then the lines of the rows between
+/// Held::copied is an element, the first copied()'s at copied_line() of the row and at column kv; Held::copied_second
+/// is one of the second, if kernels copy it. If copied_steps() is true for two rows, then the lines of the rows between
 /// them are equally far apart.
 template <class M, int nth = 0>
 concept HasCopied = requires(const M m, Nth<nth> of, Where at, typename M::Head head, typename M::Row row, Int i) {

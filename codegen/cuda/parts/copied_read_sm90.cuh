@@ -133,16 +133,16 @@ struct CopiedReads90 {
     const unsigned from = shared + stage + of<0>().place(lane & 15, lane >> 4);
 #pragma unroll
     for (int k = 0; k < Tile::n / 16; ++k) {
-      unsigned pairs[4], pairs_too[4];
+      unsigned pairs[4], second[4];
       const unsigned at = (from ^ (2 * k & 7) << 4) + k / 4 * (16 * chunk_bytes);
       load_blocks(pairs, at);
-      if constexpr (two) load_blocks(pairs_too, at + apart);
+      if constexpr (two) load_blocks(second, at + apart);
 #pragma unroll
       for (int nth = 0; nth < 4; ++nth)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           typename User::Held held{copied_of<User>(pairs[nth], e), 0, 0};
-          if constexpr (two) held.copied_too = copied_of<User, 1>(pairs_too[nth], e);
+          if constexpr (two) held.copied_second = copied_of<User, 1>(second[nth], e);
           f(2 * k + nth / 2, nth % 2, e, held);
         }
     }
